@@ -1,0 +1,67 @@
+"""InferenceRequest: what a caller asked for, whatever the dialect, before any arithmetic.
+
+A dialect parses the body once; only this value travels on. What the engine would need to count the prompt exactly stays
+here as raw JSON, so that nothing is decoded that nobody asks for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class CapState(Enum):
+    """Whether the body limits the output. `null` is not the same as absent: vLLM's completions treat them differently."""
+
+    SET = "set"
+    NULL = "null"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a request, in the terms in which it can be bounded without a tokenizer.
+
+    text_bytes: UTF-8 bytes of everything that the template renders (messages, tool schemas, response_format).
+    token_ids: its exact length in tokens where the caller sent ids, else None.
+    media_parts: images, audio and the like, whose token cost is not in the text.
+    """
+
+    text_bytes: int
+    messages: int = 0
+    tools: int = 0
+    token_ids: int | None = None
+    media_parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Countable:
+    """What an engine needs to count the prompts exactly, as raw JSON members of the body.
+
+    chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions.
+    texts: one raw JSON string per text prompt of a completions body, in order; prompts sent as ids are not here.
+    """
+
+    chat: Mapping[str, bytes] | None = None
+    texts: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """A request as its dialect read it.
+
+    n, best_of: samples of each prompt; which of them counts is the engine's rule (core/engine_rules.py).
+    cap_tokens: the output cap of one sequence, None unless cap is SET.
+    affinity: what placement hashes: the session key if there is one, else the start of the prompt.
+    """
+
+    model: str | None
+    prompts: tuple[Prompt, ...]
+    cap: CapState
+    cap_tokens: int | None
+    is_chat: bool
+    stream: bool = False
+    n: int = 1
+    best_of: int = 1
+    wants_usage: bool = False  # the caller itself asked for the usage event of a stream
+    affinity: bytes = b""
+    countable: Countable = field(default_factory=Countable)

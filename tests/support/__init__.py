@@ -1,0 +1,1 @@
+"""What several tests need: builders and misbehaving peers. Nothing here imports a test."""
