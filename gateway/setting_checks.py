@@ -1,0 +1,153 @@
+"""Loading the settings: every problem found, told together, before anything starts; and the list of what holds and why."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from gateway.backend_settings import PerBackend, read_backend_keys
+from gateway.core.names import BackendName
+from gateway.core.reserve import ReserveProblem, ReserveUnit
+from gateway.setting_names import is_service_link, name_problems
+from gateway.setting_values import show
+from gateway.settings import Settings
+from gateway.units import show_bytes, show_duration
+
+FLAGS: Final[Mapping[str, str]] = {
+    "KVGATE_BACKENDS": "--backends",
+    "KVGATE_PORT": "--port",
+    "KVGATE_ADMIN_PORT": "--admin-port",
+}
+
+
+class SettingsError(Exception):
+    """Settings that cannot be right. problems: one line each, fit for the operator, without secrets."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as `kvgate settings` shows it.
+
+    default, value: texts that could be set (a secret's is a mask). origin: default, environment or flag.
+    """
+
+    name: str
+    default: str
+    value: str
+    origin: str
+    meaning: str
+
+
+def load_settings(flags: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this process: flags (variable's name -> text) before environment before default.
+
+    Raises SettingsError with everything that is wrong, unless it can only be seen once the rest is right.
+    """
+    given: dict[str, Any] = dict(flags or {})
+    problems = name_problems(os.environ, _fields())
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        for detail in error.errors(include_input=False, include_url=False):
+            variable = str(detail["loc"][0])
+            reason = detail.get("ctx", {}).get("error", detail["msg"])
+            problems.append(f"{FLAGS.get(variable, variable) if variable in given else variable}: {reason}")
+        raise SettingsError(tuple(problems)) from None
+    problems += _contradictions(settings)
+    if problems:
+        raise SettingsError(tuple(problems))
+    return settings
+
+
+def describe(settings: Settings, flags: Mapping[str, str] | None = None) -> tuple[SettingRow, ...]:
+    """Every setting in the order of the documents. `flags` are those that `settings` was loaded with."""
+    rows = []
+    for variable, (name, field) in _fields().items():
+        text = os.environ.get(variable, "")
+        if variable in (flags or {}):
+            origin = "flag"
+        elif text and not is_service_link(variable, text):
+            origin = "environment"
+        else:
+            origin = "default"
+        rows.append(
+            SettingRow(variable, str(field.default), _shown(name, getattr(settings, name)), origin, field.description or "")
+        )
+    return tuple(rows)
+
+
+def _fields() -> dict[str, tuple[str, FieldInfo]]:
+    """Variable -> the attribute of Settings that it feeds."""
+    return {str(field.validation_alias): (name, field) for name, field in Settings.model_fields.items()}
+
+
+def _shown(name: str, value: object) -> str:
+    if name == "admin_port" and value is None:
+        return "off"
+    if isinstance(value, float) and name.endswith("_s"):
+        return show_duration(value)
+    if isinstance(value, int) and name.endswith("_bytes"):
+        return show_bytes(value)
+    return show(value)
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    """What each for itself is right and cannot be true together."""
+    return [
+        *_unknown_backends(settings),
+        *_reserves_beyond_budget(settings),
+        *_shared_port(settings),
+        *_unusable_keys(settings),
+    ]
+
+
+def _unknown_backends(settings: Settings) -> list[str]:
+    names = [address.name for address in settings.backends]
+    return [
+        f"{variable} names {unknown!r}, and no backend has that name ({', '.join(names) or 'none is set'})"
+        for variable, (name, _) in _fields().items()
+        if isinstance(value := getattr(settings, name), PerBackend)
+        for unknown in value.by_name
+        if unknown not in names
+    ]
+
+
+def _reserves_beyond_budget(settings: Settings) -> list[str]:
+    """Only where both are told in numbers; a budget that must be discovered is compared once it is known."""
+    problems = []
+    for address in settings.backends:
+        budget_blocks = settings.kv_blocks.of(address.name)
+        if budget_blocks is None:
+            continue
+        resolved = settings.reserve.of(address.name).resolve(budget_blocks)
+        # Memory cannot be compared with blocks before the engine has told the size of a block.
+        if isinstance(resolved, ReserveProblem) and settings.reserve.of(address.name).unit is not ReserveUnit.BYTES:
+            problems.append(f"{resolved.message} (KVGATE_KV_BLOCKS of the backend {address.name!r})")
+    return problems
+
+
+def _shared_port(settings: Settings) -> list[str]:
+    everywhere = {"0.0.0.0", "::"}
+    hosts = {settings.host, settings.admin_host}
+    if settings.port == 0 or settings.port != settings.admin_port or not (len(hosts) == 1 or hosts & everywhere):
+        return []
+    return [f"KVGATE_PORT and KVGATE_ADMIN_PORT are both {settings.port}: give one of them another port, or 0 for a free one"]
+
+
+def _unusable_keys(settings: Settings) -> list[str]:
+    if settings.backend_keys_file is None:
+        return []
+    try:
+        keys = read_backend_keys(settings.backend_keys_file)
+    except (OSError, ValueError) as error:
+        return [f"KVGATE_BACKEND_KEYS_FILE: {error}"]
+    known: set[BackendName] = {address.name for address in settings.backends}
+    strangers = [name for name in keys if name not in known]
+    return [f"KVGATE_BACKEND_KEYS_FILE has a key for {name!r}, and no backend has that name" for name in strangers]

@@ -1,0 +1,57 @@
+"""Which names a setting may have: the ones of later versions, the ones that Kubernetes makes, and the nearest right one."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+PREFIX: Final = "KVGATE_"
+
+# Named in the documents and not built yet: refused, because whoever sets one counts on what it does.
+LATER: Final[Mapping[str, str]] = {
+    "KVGATE_LANES": "lanes",
+    "KVGATE_KEYS_FILE": "callers' keys and tenants",
+    "KVGATE_TENANT_LABELS": "callers' keys and tenants",
+    "KVGATE_GUARDS": "compute guards",
+    "KVGATE_ITL_TARGET": "compute guards",
+    "KVGATE_TTFT_TARGET": "compute guards",
+    "KVGATE_EARLY_COMMIT": "committing a queued stream early",
+    "KVGATE_STATE_FILE": "evidence for forecast commitment",
+    "KVGATE_MODEL_CONFIG": "block arithmetic from a model's config",
+    "KVGATE_KV_DTYPE": "block arithmetic from a model's config",
+    "KVGATE_TP": "block arithmetic from a model's config",
+    "KVGATE_PP": "block arithmetic from a model's config",
+    "KVGATE_MEMORY": "a budget computed from memory",
+    "KVGATE_WEIGHTS": "a budget computed from memory",
+    "KVGATE_RUNTIME": "a budget computed from memory",
+}
+
+# What Kubernetes sets in every pod for a Service called kvgate or kvgate-something, unless enableServiceLinks is false.
+_SERVICE_LINK: Final = re.compile(
+    r"KVGATE(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://[^/]+:\d+")
+
+
+def is_service_link(name: str, value: object) -> bool:
+    """Whether Kubernetes, and no operator, has set this variable."""
+    if _SERVICE_LINK.fullmatch(name):
+        return True
+    return name.endswith("_PORT") and isinstance(value, str) and _SERVICE_ADDRESS.fullmatch(value) is not None
+
+
+def name_problems(environment: Mapping[str, str], known: Iterable[str]) -> list[str]:
+    """One line for every KVGATE_ variable that is set and is none of `known`, in order of their names."""
+    names = tuple(known)
+    problems = []
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX) or name in names or not environment[name]:
+            continue
+        if is_service_link(name, environment[name]):
+            continue
+        if name in LATER:
+            problems.append(f"{name} is not available in this version ({LATER[name]})")
+            continue
+        nearest = difflib.get_close_matches(name.upper(), names, n=1, cutoff=0.0)
+        problems.append(f"{name} is not a setting; the nearest is {nearest[0]}")
+    return problems

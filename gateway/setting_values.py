@@ -1,0 +1,209 @@
+"""What the text of a setting may be: one function a kind, text in, value out, and back again for showing.
+
+Each raises ValueError with a sentence for the operator; the setting's name is put before it by the caller. The sentence
+repeats what was written, except where that could be a secret.
+"""
+
+import math
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from pydantic import SecretStr
+
+from gateway.backend_settings import BackendAddress, PerBackend, parse_per_backend
+from gateway.units import parse_bytes, parse_duration
+
+T = TypeVar("T")
+
+MASK: Final = "********"
+_LATER_ENGINES: Final = ("sglang", "transformers")
+
+
+def timeout(text: str) -> float:
+    """Seconds, above 0: a clock that runs out at once would end every request."""
+    duration_s = parse_duration(text)
+    if duration_s <= 0:
+        raise ValueError(f"{text!r} leaves no time at all: it must be above 0")
+    return duration_s
+
+
+def body_bytes(text: str) -> int:
+    """Bytes, at least 1."""
+    size_bytes = parse_bytes(text)
+    if size_bytes < 1:
+        raise ValueError(f"{text!r} would let no body through: it must be above 0")
+    return size_bytes
+
+
+def whole_number(*, at_least: int) -> Callable[[str], int]:
+    """A reader of whole numbers from `at_least` on."""
+
+    def read(text: str) -> int:
+        digits = text.strip()
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 15 or int(digits) < at_least:
+            raise ValueError(f"{text!r} is not a whole number of at least {at_least}")
+        return int(digits)
+
+    return read
+
+
+def per_backend(read: Callable[[str], T], fallback: T) -> Callable[[str], PerBackend[T]]:
+    """A reader of one value or `name=value,...`, each read by `read`."""
+    return lambda text: parse_per_backend(text, read, fallback)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A reader of one of a few words, in whatever case."""
+
+    def read(text: str) -> str:
+        word = text.strip().lower()
+        if word not in choices:
+            raise ValueError(f"{text!r} is not one of {', '.join(choices)}")
+        return word
+
+    return read
+
+
+def port(text: str) -> int:
+    """A TCP port, 0 for a free one."""
+    digits = text.strip()
+    if not digits.isascii() or not digits.isdigit() or int(digits) > 65535:
+        raise ValueError(f"{text!r} is not a port: it is a number from 0 to 65535")
+    return int(digits)
+
+
+def port_or_off(text: str) -> int | None:
+    """A TCP port, or None for `off`."""
+    if text.strip().lower() == "off":
+        return None
+    try:
+        return port(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a port: it is a number from 0 to 65535, or off") from None
+
+
+def host(text: str) -> str:
+    """A host name or an IP address to listen on, without a port."""
+    name = text.strip()
+    bare = name.removeprefix("[").removesuffix("]")
+    if not bare or "/" in bare or any(character.isspace() for character in bare) or bare.count(":") == 1:
+        raise ValueError(f"{text!r} is not an address to listen on: write a host name or an IP address, without a port")
+    return bare
+
+
+def engine(text: str) -> str:
+    """The software behind a backend, `auto` to find out."""
+    word = text.strip().lower()
+    if word in _LATER_ENGINES:
+        raise ValueError(f"{word} is not available in this version: use static, with KVGATE_KV_BLOCKS and KVGATE_BLOCK_TOKENS")
+    return one_of("auto", "vllm", "dynamo", "llama_cpp", "static")(text)
+
+
+def commitment(text: str) -> str:
+    """How much of a demand must be free."""
+    if text.strip().lower() == "forecast":
+        raise ValueError("forecast is not available in this version: use strict, or auto, which means strict for now")
+    return one_of("auto", "strict")(text)
+
+
+def policy(text: str) -> str:
+    """The order of tickets within a line."""
+    if text.strip().lower() in ("priority", "deadline", "size"):
+        raise ValueError(f"{text.strip().lower()} is not available in this version: use fifo")
+    return one_of("fifo")(text)
+
+
+def default_output(text: str) -> int | str:
+    """`context`, `require`, or a number of tokens."""
+    word = text.strip().lower()
+    if word in ("context", "require"):
+        return word
+    try:
+        return whole_number(at_least=1)(word)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither context nor require nor a number of tokens") from None
+
+
+def share(text: str) -> float:
+    """A part of the whole, above 0 and at most 1; `50%` is 0.5."""
+    number = text.strip()
+    try:
+        part = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        part = math.nan
+    if not 0 < part <= 1:
+        raise ValueError(f"{text!r} is not a share: it is a number above 0 and at most 1")
+    return part
+
+
+def workers(text: str) -> int:
+    """1: each process would plan with the whole budget, so that two would over-admit."""
+    number = whole_number(at_least=1)(text)
+    if number > 1:
+        raise ValueError(
+            f"{number} is refused: every process would hand out the whole budget by itself. Run one; for replicas that "
+            "do not know of each other give each its part with KVGATE_SHARE"
+        )
+    return number
+
+
+def secret(text: str) -> SecretStr | None:
+    """A secret that a header can carry, None if it is empty."""
+    value = text.strip()
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError("it holds characters that no HTTP header can carry (the value is not shown)")
+    return SecretStr(value) if value else None
+
+
+def readable_file(text: str) -> Path | None:
+    """A file that can be read now, None if none is named."""
+    if not text.strip():
+        return None
+    path = Path(text.strip())
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise ValueError(f"{text!r} cannot be read: {error.strerror or error}") from None
+
+
+def certificate_file(text: str) -> Path | None:
+    """A PEM file with certificates, None if none is named."""
+    path = readable_file(text)
+    if path is not None:
+        try:
+            ssl.create_default_context(cafile=str(path))
+        except (ssl.SSLError, ValueError):
+            raise ValueError(f"{text!r} holds no certificate in PEM form") from None
+    return path
+
+
+def paths(text: str) -> tuple[str, ...]:
+    """Paths of routes, comma-separated, each once."""
+    listed = tuple(dict.fromkeys(path.strip() for path in text.split(",") if path.strip()))
+    for path in listed:
+        if not path.startswith("/") or any(character in path for character in "?#* "):
+            raise ValueError(f"{path!r} is not the path of a route: it begins with / and has no query and no wildcard")
+    return listed
+
+
+def show(value: object) -> str:
+    """The text of a value, such that reading it gives the value again; a secret is a mask. Units are the caller's part."""
+    match value:
+        case None:
+            return ""
+        case SecretStr():
+            return MASK
+        case PerBackend(fallback, by_name):
+            named = [f"{name}={show(part)}" for name, part in by_name.items()]
+            return ",".join([show(fallback)] * (fallback is not None) + named)
+        case tuple():
+            return ",".join(show(part) for part in value)
+        case BackendAddress() | str() | int() | Path():
+            return str(value)
+        case float():
+            return f"{value:.12g}"
+        case _:
+            return str(value)
