@@ -1,0 +1,211 @@
+"""One request to an engine and its answer, as the relay sees it.
+
+An exchange promises:
+* its end, clean or broken, is told by `on_end` in the very tick in which it is seen, whether or not anybody reads and
+  however much of the answer still waits to be read: a hold need not wait for a slow client.
+* bytes come as they came, one wake-up for each read from the engine. They wait here unchanged (who looks into them does
+  so when it reads them), at most `read_ahead_bytes` and one read more; beyond that the engine is held back.
+* a cut answer never looks whole: `read()` returns b"" only if the engine finished it.
+* it is over exactly once; `abort` is plain, closes the connection at once and may be called in any phase.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.core.errors import UpstreamFailed, UpstreamStage
+from gateway.core.names import BackendName
+from gateway.relay.upstream_request import WireRequest
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamHead:
+    """An answer's status line and headers: names in lower case, values as they came, in order."""
+
+    status: int
+    reason: bytes
+    headers: list[tuple[bytes, bytes]]
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of that (lower case) name."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    @property
+    def content_type(self) -> bytes:
+        """In lower case, b"" if there is none."""
+        return (self.header(b"content-type") or b"").lower()
+
+    @property
+    def content_encoding(self) -> str | None:
+        """In lower case; None if there is none, or the one that changes nothing."""
+        encoding = (self.header(b"content-encoding") or b"").strip().lower().decode("latin-1")
+        return None if encoding in ("", "identity") else encoding
+
+
+class Line(Protocol):
+    """What an exchange needs of the connection that carries it."""
+
+    def hold_back(self) -> None:
+        """Read no more until `go_on`."""
+
+    def go_on(self) -> None: ...
+
+    def cut(self) -> None:
+        """Close at once; the exchange hears nothing more."""
+
+
+class UpstreamExchange:
+    """Made by `UpstreamPool.send`, for one reader. The second half of its methods is for the connection alone.
+
+    sent_at, last_read_at: monotonic seconds of the last write of the request and of the last sign of life while we
+    listened (sending, bytes, or our own going on after holding the engine back): what a stall is measured from.
+    """
+
+    __slots__ = (
+        "_backend",
+        "_head",
+        "_line",
+        "_on_end",
+        "_read_ahead_bytes",
+        "_waiter",
+        "_waiting",
+        "_waiting_bytes",
+        "failure",
+        "is_ended",
+        "is_held_back",
+        "last_read_at",
+        "may_resend",
+        "request",
+        "reused",
+        "sent_at",
+    )
+
+    def __init__(self, backend: BackendName, request: WireRequest, *, read_ahead_bytes: int) -> None:
+        self._backend = backend
+        self._read_ahead_bytes = read_ahead_bytes
+        self._line: Line | None = None
+        self._head: UpstreamHead | None = None
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._on_end: Callable[[], None] | None = None
+        self.request: WireRequest | None = request
+        self.may_resend = True
+        self.reused = False
+        self.is_held_back = False
+        self.is_ended = False
+        self.failure: UpstreamFailed | None = None
+        self.sent_at = self.last_read_at = time.monotonic()
+
+    async def head(self) -> UpstreamHead:
+        """The final answer's head (1xx are skipped). Raises UpstreamFailed if it will not come."""
+        while self._head is None:
+            if self.failure is not None:
+                raise self.failure
+            await self._news()
+        return self._head
+
+    async def read(self) -> bytes:
+        """All bytes of the body that are there, at least one; b"" once the engine has ended the answer.
+
+        Raises UpstreamFailed if it broke, after all bytes that came before.
+        """
+        while not self._waiting:
+            if self.failure is not None:
+                raise self.failure
+            if self.is_ended:
+                return b""
+            await self._news()
+        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self.is_held_back:
+            self.is_held_back = False
+            self.last_read_at = time.monotonic()
+            if self._line is not None:
+                self._line.go_on()
+        return data
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call back once when the exchange is over, however it ended; at once if it is. `failure` says how. One only."""
+        if self._on_end is not None:
+            raise RuntimeError("the end of this exchange is somebody's already")
+        self._on_end = callback
+        if self.is_ended:
+            callback()
+
+    def abort(self, error: UpstreamFailed | None = None) -> None:
+        """Give the answer up: what has not been read is dropped, and head() and read() raise `error` from now on.
+
+        None stands for a failure that says so. After the end it drops what waits and does no more.
+        """
+        if self.failure is not None or (self.is_ended and not self._waiting):
+            return
+        self._waiting.clear()
+        if error is None:
+            stage = UpstreamStage.HEAD if self._head is None else UpstreamStage.BODY
+            error = UpstreamFailed(self._backend, stage, "given up by the gateway")
+        if self.is_ended:
+            self.failure = error
+            return
+        line, self._line = self._line, None
+        if line is not None:
+            line.cut()
+        self.end(error)
+
+    async def _news(self) -> None:
+        if self._waiter is not None:
+            raise RuntimeError("an exchange has one reader")
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # What the connection tells.
+
+    def carried_by(self, line: Line, *, reused: bool) -> None:
+        """The request goes out on `line` now."""
+        self._line = line
+        self.reused = reused
+        self.sent_at = self.last_read_at = time.monotonic()
+
+    def begin(self, head: UpstreamHead) -> None:
+        """The final head has come."""
+        self._head = head
+        self._wake()
+
+    def take(self, data: bytes) -> None:
+        """Bytes of the body have come."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes > self._read_ahead_bytes and not self.is_held_back and self._line is not None:
+            self.is_held_back = True
+            self._line.hold_back()
+        self._wake()
+
+    def end(self, failure: UpstreamFailed | None) -> None:
+        """It is over. The callback comes last, so that nothing it does can leave the reader asleep."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        self.is_held_back = False
+        self.failure = failure
+        self.request = None
+        self._line = None
+        self._wake()
+        if self._on_end is not None:
+            self._on_end()
+
+    def __repr__(self) -> str:
+        if self.is_ended:
+            state = "ended" if self.failure is None else f"failed ({self.failure.detail})"
+        else:
+            state = "waiting for its head" if self._head is None else "under way"
+        return f"<exchange with {self._backend}: {state}, {self._waiting_bytes} bytes unread>"

@@ -1,0 +1,290 @@
+"""A connection to an engine: one request after the other, each answer parsed just far enough to find its end.
+
+It promises:
+* it is offered for reuse only when an answer was whole, both sides may keep the connection, nothing came behind the
+  answer and nothing of the request is still unsent; it is never offered after the engine's end of file.
+* bytes that nobody asked for close it.
+* an answer that is whole is delivered, also when the engine closed before it had read all of the request.
+"""
+
+import asyncio
+import re
+import time
+from typing import Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from gateway.core.errors import UpstreamFailed, UpstreamStage
+from gateway.core.names import BackendName
+from gateway.relay.upstream import UpstreamExchange, UpstreamHead
+
+HEAD_LIMIT_BYTES = 64 * 1024  # also for trailers, and for anything else that is not body and does not end
+HEAD_LIMIT_FIELDS = 256
+STATED_IDLE_LIMIT_S = 60.0  # a longer `Keep-Alive: timeout` is not believed
+
+_STATED_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
+
+
+class Owner(Protocol):
+    """Who keeps the connections: the pool."""
+
+    def settled(self, connection: "UpstreamConnection") -> None:
+        """The connection can carry another request."""
+
+    def lost(self, connection: "UpstreamConnection") -> None:
+        """The connection is no more. May be told twice."""
+
+    def resend(self, exchange: UpstreamExchange) -> None:
+        """Send the request once more, on a fresh connection: no answer will come from this one."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """idle_limit_s: how long it may lie idle, by what the engine stated, else `default_idle_limit_s`.
+
+    retry_window_s: a reused connection that dies within this time after sending, before any byte of an answer, was closed
+    by the engine for idleness; the request was never taken up and may be sent again. Later, the engine may have worked
+    on it, and nothing is generated twice.
+    """
+
+    def __init__(self, owner: Owner, backend: BackendName, *, default_idle_limit_s: float, retry_window_s: float) -> None:
+        self._owner = owner
+        self._backend = backend
+        self._retry_window_s = retry_window_s
+        self.idle_limit_s = default_idle_limit_s
+        self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._exchange: UpstreamExchange | None = None
+        self._turns = 0
+        self._is_head_request = False
+        self._is_paused = False
+        self._forget_answer()
+
+    def _forget_answer(self) -> None:
+        self._parser: HttpResponseParser | None = None
+        self._fault: str | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._reason = b""
+        self._field_bytes = 0
+        self._quiet_bytes = 0
+        self._parts: list[bytes] = []
+        self._has_answered = False
+        self._has_head = False
+        self._has_progress = False
+        self._is_interim = False
+        self._is_whole = False
+        self._has_surplus = False
+        self._keeps_alive = False
+        self._ends_with_eof = False
+
+    @property
+    def is_usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, exchange: UpstreamExchange) -> None:
+        """Write the exchange's request and carry its answer. Only for a usable connection that carries none."""
+        assert self._transport is not None
+        assert exchange.request is not None
+        self._forget_answer()
+        self._exchange = exchange
+        self._turns += 1
+        self._parser = HttpResponseParser(self)
+        self._is_head_request = exchange.request.is_head
+        exchange.carried_by(self, reused=self._turns > 1)
+        # One call: under uvloop two writes are two system calls, and two packets.
+        buffers = exchange.request.buffers
+        if self._turns == 1:
+            exchange.request = None  # never sent again; a body may be large
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    # What the exchange asks for.
+
+    def hold_back(self) -> None:
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def cut(self) -> None:
+        self._exchange = None
+        self.close()
+
+    def close(self) -> None:
+        """Close at once, sending nothing more."""
+        self._parser = None
+        if self._transport is not None:
+            self._transport.abort()
+        self._owner.lost(self)
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None or self._parser is None:
+            self.close()
+            return
+        exchange.last_read_at = time.monotonic()
+        if not self._has_answered:
+            self._has_answered = True
+            exchange.request = None
+        self._has_progress = False
+        broken: str | None = None
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            # Behind a whole answer it is only surplus.
+            broken = self._fault or f"the answer is not HTTP/1.1 ({error})"
+            self._has_surplus = True
+        if self._parts:
+            body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts = []
+            self._has_progress = True
+            exchange.take(body)
+        if self._is_whole:
+            self._settle(exchange)
+            return
+        if broken is None and not self._has_progress:
+            self._quiet_bytes += len(data)
+            if self._quiet_bytes > HEAD_LIMIT_BYTES:
+                broken = f"{self._quiet_bytes} bytes came that are neither a whole head nor body"
+        else:
+            self._quiet_bytes = 0
+        if broken is not None:
+            self._break(broken)
+
+    def eof_received(self) -> None:
+        """The engine has closed. Returning None closes our side as well."""
+        exchange = self._exchange
+        if exchange is None:
+            self._owner.lost(self)
+        elif self._has_head and self._ends_with_eof:
+            self._settle(exchange)
+        else:
+            self._break("the connection was closed")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._owner.lost(self)
+        if self._exchange is not None:
+            self._break("the connection was closed" if exc is None else f"the connection broke: {exc}")
+        self._parser = None
+        self._transport = None
+
+    # How an answer ends.
+
+    def _settle(self, exchange: UpstreamExchange) -> None:
+        self._exchange = None
+        self._parser = None
+        transport = self._transport
+        if (
+            transport is not None
+            and self._keeps_alive
+            and not self._has_surplus
+            and self.idle_limit_s > 0
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        ):
+            self.go_on()
+            self._owner.settled(self)
+        else:
+            self.close()
+        exchange.end(None)
+
+    def _break(self, detail: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        self.close()
+        if exchange is None:
+            return
+        if (
+            self._turns > 1
+            and not self._has_answered
+            and exchange.may_resend
+            and time.monotonic() - exchange.sent_at <= self._retry_window_s
+        ):
+            exchange.may_resend = False
+            self._owner.resend(exchange)
+            return
+        stage = UpstreamStage.BODY if self._has_head else UpstreamStage.HEAD
+        exchange.end(UpstreamFailed(self._backend, stage, detail))
+
+    # What the parser calls, within data_received.
+
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            self._has_surplus = True
+
+    def on_status(self, status: bytes) -> None:
+        if not self._has_head:
+            self._reason += status
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._field_bytes += len(name) + len(value) + 4
+        if self._field_bytes > HEAD_LIMIT_BYTES:
+            self._refuse(f"the answer's head is larger than {HEAD_LIMIT_BYTES} bytes")
+        if self._has_head:
+            return  # a trailer: it belongs to this hop
+        if len(self._headers) >= HEAD_LIMIT_FIELDS:
+            self._refuse(f"the answer's head has more than {HEAD_LIMIT_FIELDS} fields")
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        exchange, parser = self._exchange, self._parser
+        if exchange is None or parser is None or self._has_head:
+            return
+        status = parser.get_status_code()
+        if status == 101 or status < 100:
+            self._refuse(f"the answer's status is {status}")
+        if status < 200:
+            self._is_interim = True
+            return
+        # Asked later, once the message is complete, the parser says no to everybody.
+        self._keeps_alive = parser.should_keep_alive()
+        self._has_head = True
+        self._has_progress = True
+        self._field_bytes = 0
+        is_bodiless = self._is_head_request or status in (204, 304)
+        self._read_fields(is_bodiless=is_bodiless)
+        exchange.begin(UpstreamHead(status, self._reason, self._headers))
+        if is_bodiless:
+            self._is_whole = True
+
+    def _read_fields(self, *, is_bodiless: bool) -> None:
+        has_length = is_chunked = False
+        for name, value in self._headers:
+            if name == b"content-length":
+                has_length = True
+            elif name == b"transfer-encoding":
+                is_chunked = value.lower().rpartition(b",")[2].strip() == b"chunked"
+            elif name == b"keep-alive" and (stated := _STATED_TIMEOUT.search(value.lower())):
+                # Half of it: our request must arrive before the engine loses patience.
+                self.idle_limit_s = min(int(stated[1]) / 2, STATED_IDLE_LIMIT_S)
+        self._ends_with_eof = not (has_length or is_chunked or is_bodiless)
+        if is_bodiless and has_length and not self._is_head_request:
+            # A length without a body; whoever frames the answer anew would wait for it.
+            self._headers = [field for field in self._headers if field[0] != b"content-length"]
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_whole:
+            self._has_surplus = True  # a body where none may be
+        else:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._is_interim:
+            self._is_interim = False
+            self._headers = []
+            self._reason = b""
+        else:
+            self._is_whole = True
+
+    def _refuse(self, fault: str) -> None:
+        self._fault = fault
+        raise ValueError(fault)
