@@ -54,11 +54,11 @@ def parse_addresses(text: str) -> tuple[BackendAddress, ...]:
     problems: list[str] = []
     names: set[str] = set()
     endpoints: dict[tuple[str, str | None, int | None, str], str] = {}
-    for item in _items(text):
+    for number, item in enumerate(_items(text), start=1):
         try:
             address = _parse_address(item)
         except ValueError as error:
-            problems.append(str(error))
+            problems.append(f"entry {number}: {error}")
             continue
         endpoint = _endpoint(urlsplit(address.url))
         if endpoint in endpoints:
@@ -139,7 +139,7 @@ def _split_url(url: str) -> SplitResult:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError("a backend's URL cannot be read: its host or its port is no such thing") from None
+        raise ValueError("the host or the port of the URL cannot be read") from None
     return parts
 
 

@@ -58,7 +58,7 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in _fields(record).items() if name not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return json.dumps(line, default=str)
 
 
 class TextLines(logging.Formatter):
@@ -98,7 +98,7 @@ def _quoted(value: object) -> str:
     text = str(value)
     if text and text.isprintable() and not any(character in ' "=' for character in text):
         return text
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text)
 
 
 def _escaped(text: str) -> str:

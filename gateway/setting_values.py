@@ -18,7 +18,6 @@ from gateway.units import parse_bytes, parse_duration
 T = TypeVar("T")
 
 MASK: Final = "********"
-_LATER_ENGINES: Final = ("sglang", "transformers")
 
 
 def timeout(text: str) -> float:
@@ -96,9 +95,9 @@ def host(text: str) -> str:
 def engine(text: str) -> str:
     """The software behind a backend, `auto` to find out."""
     word = text.strip().lower()
-    if word in _LATER_ENGINES:
-        raise ValueError(f"{word} is not available in this version: use static, with KVGATE_KV_BLOCKS and KVGATE_BLOCK_TOKENS")
-    return one_of("auto", "vllm", "dynamo", "llama_cpp", "static")(text)
+    if word == "sglang":
+        raise ValueError("sglang is not available in this version: use static, with KVGATE_KV_BLOCKS and KVGATE_BLOCK_TOKENS")
+    return one_of("auto", "vllm", "dynamo", "llama_cpp", "transformers", "static")(text)
 
 
 def commitment(text: str) -> str:

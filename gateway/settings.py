@@ -20,7 +20,7 @@ from gateway.setting_names import is_service_link
 from gateway.units import parse_duration
 
 T = TypeVar("T")
-EngineChoice = Literal["auto", "vllm", "dynamo", "llama_cpp", "static"]
+EngineChoice = Literal["auto", "vllm", "dynamo", "llama_cpp", "transformers", "static"]
 
 
 def _read(parse: Callable[[str], Any]) -> PlainValidator:
@@ -68,7 +68,9 @@ class Settings(BaseSettings):
     )
 
     engine: Annotated[PerBackend[EngineChoice], _read(values.per_backend(values.engine, "auto"))] = _setting(
-        "KVGATE_ENGINE", "auto", "the software behind a backend: auto, vllm, dynamo, llama_cpp or static; per backend"
+        "KVGATE_ENGINE",
+        "auto",
+        "the software behind a backend: auto, vllm, dynamo, llama_cpp, transformers or static; per backend",
     )
     kv_blocks: BlocksPerBackend = _setting(
         "KVGATE_KV_BLOCKS", "", "usable KV blocks, instead of what the engine tells; per backend"
