@@ -1,0 +1,186 @@
+"""Capacity: how many blocks a backend may be planned with, where that figure is from, and how a demand is weighed there.
+
+It promises:
+* what the operator gave comes before what the engine says; both are shown side by side, and a contradiction is a warning;
+* nothing is guessed: without a figure there is no capacity but a sentence that names the settings that supply it;
+* the plain formula is trusted only where the engine's own figure agrees with it to the token. Where they disagree every
+  sequence is weighed as one whole context; where there is no figure, the formula is an assumption in print.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from fractions import Fraction
+from typing import Final
+
+from gateway.backends.engines.engine import EngineReport
+from gateway.core.engine_rules import EngineRules
+from gateway.core.geometry import Weighing, ceil_div
+from gateway.core.ledger import Budget
+from gateway.core.reserve import Reserve, ReserveProblem
+
+FROM_OPERATOR: Final = "KVGATE_KV_BLOCKS"
+FROM_ENGINE: Final = "engine"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCapacity:
+    """What the operator said of one backend. None: nothing. share: the part of the budget that this process may hold."""
+
+    kv_blocks: int | None = None
+    block_tokens: int | None = None
+    max_context: int | None = None
+    seats: int | None = None
+    share: float = 1.0
+    reserve: Reserve = field(default_factory=lambda: Reserve.parse("5%"))
+
+
+class Formula(Enum):
+    """How far the plain formula, ceil(tokens / block_tokens), is known to hold."""
+
+    AGREES = "agrees"  # with the engine's own figure, to the token
+    ASSUMED = "assumed"  # the engine has no figure to compare it with
+    REFUTED = "refuted"  # by the engine's figure, or by what the engine did
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a backend may be planned with.
+
+    source: where the budget is from. budgets: every budget known, source -> blocks. rules: the engine's, as far as they
+    depend on the capacity. assumptions, warnings: sentences for start, state and check.
+    """
+
+    budget: Budget
+    weighing: Weighing
+    rules: EngineRules
+    source: str
+    budgets: Mapping[str, int]
+    formula: Formula
+    assumptions: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoCapacity:
+    """Why nothing can be granted, in one sentence. conflict: two settings cannot both be true; nothing will cure it."""
+
+    message: str
+    conflict: bool = False
+
+
+def work_out(report: EngineReport, given: GivenCapacity, *, distrust: str | None = None) -> Capacity | NoCapacity:
+    """What a backend may be planned with, from what it says and what the operator gave.
+
+    distrust: what the engine did that the plain formula does not explain; it counts where the formula is an assumption.
+    """
+    block_tokens = given.block_tokens or report.block_tokens
+    told_blocks = _told_blocks(report, block_tokens)
+    whole_budget = given.kv_blocks or told_blocks
+    if whole_budget is None or block_tokens is None:
+        return NoCapacity(_missing(whole_budget, block_tokens))
+    blocks = int(whole_budget * Fraction(str(given.share)))
+    if blocks < 1:
+        return NoCapacity(f"KVGATE_SHARE={given.share:g} of {whole_budget} blocks is less than one block", conflict=True)
+    reserve_blocks = given.reserve.resolve(blocks)
+    if isinstance(reserve_blocks, ReserveProblem):
+        return NoCapacity(reserve_blocks.message, conflict=reserve_blocks.too_large)
+    max_context = given.max_context or report.max_context
+    formula, whole_context_blocks, said = _check_formula(report, block_tokens, max_context, distrust)
+    seats = given.seats or report.seats
+    weighing = Weighing(block_tokens, max_context, whole_context_blocks, report.rules.spare_blocks)
+    budgets = {FROM_OPERATOR: given.kv_blocks, FROM_ENGINE: told_blocks}
+    from_engine = given.kv_blocks is None
+    no_context = () if max_context is not None else ("its context is not told: KVGATE_MAX_CONTEXT sets it",)
+    return Capacity(
+        budget=Budget(blocks, reserve_blocks, seats),
+        weighing=weighing,
+        rules=_settle_rules(report, blocks * block_tokens, seats, max_context),
+        source=FROM_ENGINE if from_engine else FROM_OPERATOR,
+        budgets={source: figure for source, figure in budgets.items() if figure is not None},
+        formula=formula,
+        assumptions=(*(report.budget_assumptions if from_engine else ()), *report.assumptions, *said, *no_context),
+        warnings=(*report.warnings, *_contradictions(report, given, told_blocks)),
+    )
+
+
+def conflict_in(given: GivenCapacity) -> str | None:
+    """The sentence for settings that cannot both be true whatever the engine says, None if they can."""
+    if given.kv_blocks is None:
+        return None
+    outcome = work_out(EngineReport("static", block_tokens=given.block_tokens or 1), given)
+    return outcome.message if isinstance(outcome, NoCapacity) and outcome.conflict else None
+
+
+def _told_blocks(report: EngineReport, block_tokens: int | None) -> int | None:
+    """The engine's blocks, in blocks of `block_tokens` where its own unit is the token; None for none."""
+    if report.usable_blocks is None or block_tokens is None:
+        return None
+    return (report.usable_blocks // block_tokens if report.cells else report.usable_blocks) or None
+
+
+def _missing(blocks: int | None, block_tokens: int | None) -> str:
+    if block_tokens is not None:
+        return "it answers, but does not tell its KV capacity: set KVGATE_KV_BLOCKS"
+    if blocks is not None:
+        return "it answers, but does not tell the size of its KV blocks: set KVGATE_BLOCK_TOKENS"
+    return "it answers, but tells no KV capacity: set KVGATE_KV_BLOCKS and KVGATE_BLOCK_TOKENS"
+
+
+def _check_formula(
+    report: EngineReport, block_tokens: int, max_context: int | None, distrust: str | None
+) -> tuple[Formula, int | None, tuple[str, ...]]:
+    """Whether the plain formula holds, the blocks of a whole context where it does not, and what is said about it."""
+    if report.cells:
+        return Formula.AGREES, None, ()
+    told_context, total_blocks = report.max_context, report.total_blocks
+    if report.cache_tokens is not None and total_blocks is not None and report.block_tokens and told_context is not None:
+        if report.cache_tokens in _plain_figures(total_blocks, report.block_tokens, told_context):
+            return Formula.AGREES, None, ()
+        whole_context_blocks = ceil_div(total_blocks * told_context, report.cache_tokens)
+        plain_blocks = ceil_div(told_context, report.block_tokens)
+        said = (
+            f"its layers do not all take blocks alike (a request of {told_context} tokens takes {whole_context_blocks}"
+            f" blocks, not {plain_blocks}): every sequence is weighed as a whole context"
+        )
+        return Formula.REFUTED, whole_context_blocks, (said,)
+    if distrust is None:
+        return Formula.ASSUMED, None, (f"tokens / {block_tokens}, rounded up, is taken to be a request's blocks",)
+    if max_context is None:
+        return Formula.ASSUMED, None, (f"{distrust}, and its context is not told: set KVGATE_MAX_CONTEXT",)
+    return (
+        Formula.REFUTED,
+        ceil_div(max_context, block_tokens),
+        (f"{distrust}: every sequence is weighed as a whole context",),
+    )
+
+
+def _plain_figures(total_blocks: int, block_tokens: int, context: int) -> frozenset[int]:
+    """What an engine with a single kind of layer says that its cache holds: present vLLM, as it computes it and exactly,
+    and vLLM of 0.9 to 0.20, which did not yet round a request up to whole blocks."""
+    context_blocks = ceil_div(context, block_tokens)
+    return frozenset(
+        (int(total_blocks / context_blocks * context), total_blocks * context // context_blocks, total_blocks * block_tokens)
+    )
+
+
+def _settle_rules(report: EngineReport, budget_tokens: int, seats: int | None, max_context: int | None) -> EngineRules:
+    """The engine's rules, with the fair share of an uncapped request where its seats share one cache."""
+    if not report.slots_share or seats is None:
+        return report.rules
+    share_tokens = budget_tokens // seats
+    is_split = max_context is not None and share_tokens >= max_context
+    return replace(report.rules, fair_share_tokens=None if is_split else share_tokens)
+
+
+def _contradictions(report: EngineReport, given: GivenCapacity, told_blocks: int | None) -> tuple[str, ...]:
+    """What the operator gave that is more than the engine says it has. Less is a choice, not a contradiction."""
+    pairs = (
+        ("KVGATE_KV_BLOCKS", given.kv_blocks, told_blocks),
+        ("KVGATE_MAX_CONTEXT", given.max_context, report.max_context),
+        ("KVGATE_SEATS", given.seats, report.seats),
+    )
+    said = [f"{name}={ours}, but the engine says {its}" for name, ours, its in pairs if ours and its and ours > its]
+    if given.block_tokens and report.block_tokens and not report.cells and given.block_tokens != report.block_tokens:
+        said.append(f"KVGATE_BLOCK_TOKENS={given.block_tokens}, but the engine says {report.block_tokens}")
+    return tuple(said)

@@ -1,0 +1,218 @@
+"""vLLM, as version 0.32 answers (CPU build, measured); names of older versions are known where they differ.
+
+What it says and what we make of it:
+* `vllm:cache_config_info` carries num_gpu_blocks and block_size. One block, the null block, never holds tokens: usable =
+  num_gpu_blocks - 1, and `kv_cache_usage_perc` is the used part of those.
+* kv_cache_size_tokens there is the engine's own figure for requests of full length; capacity.py compares with it.
+* With data parallelism num_gpu_blocks is the sum over all engines behind the address, kv_cache_size_tokens is one's. A
+  request lives in one of them and nothing tells in which: one engine's part is the budget.
+* No answer names the device. A build for the CPU says so in its version (`+cpu`), or is known by two signs together: the
+  CPU backend takes blocks of a multiple of 32 only, and the server's process maps less memory than the CUDA or ROCm
+  libraries of a GPU build need by themselves.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.backends.engines.answers import contexts, listed_models, member, positive, whole, word
+from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, json_object
+from gateway.backends.exposition import Exposition, read_exposition
+from gateway.backends.probe import Probe
+from gateway.core.engine_rules import EngineRules
+from gateway.core.geometry import ceil_div
+from gateway.core.request import InferenceRequest
+
+_CONFIG: Final = "vllm:cache_config_info"
+_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second up to 0.9
+_RUNNING: Final = "vllm:num_requests_running"
+_WAITING: Final = "vllm:num_requests_waiting"
+_PREEMPTIONS: Final = ("vllm:num_preemptions_total", "vllm:num_preemptions")
+_DRAFTS: Final = ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total")
+_DRAFT_POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_STARTED: Final = "process_start_time_seconds"
+_MAPPED: Final = "process_virtual_memory_bytes"
+_WANTED: Final = (_CONFIG, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS, _STARTED, _MAPPED)
+
+_CPU_BLOCK_TOKENS: Final = 32
+# The CPU build's API server mapped 1.8 GB. libtorch_cuda, cuBLAS and their kin are above 3 GB before anything else.
+_CPU_MAPPED_BYTES: Final = 3 * 10**9
+# V0, which could run best_of samples, was gone by then.
+_WITHOUT_BEST_OF: Final = (0, 11)
+_DEFAULT_DRAFT_TOKENS: Final = 8  # where speculation is on and its depth is not told
+
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    """What one page says of the cache: of all engines behind the address together, and of one of them."""
+
+    total_blocks: int | None
+    block_tokens: int | None
+    cache_tokens: int | None
+    engines: int
+
+    @property
+    def blocks_of_one(self) -> int | None:
+        return None if self.total_blocks is None else self.total_blocks // self.engines
+
+
+class Vllm:
+    name = "vllm"
+
+    async def probe(self, probe: Probe) -> EngineReport | None:
+        listing = await probe.get("/v1/models")
+        models = listed_models(listing.json(), ("max_model_len",))
+        page = await _read_page(probe)
+        is_vllm = page.named(_CONFIG, _RUNNING) or any(model.owned_by == "vllm" for model in models or ())
+        if not is_vllm:
+            return None
+        version = word(member((await probe.get("/version")).json(), "version"))
+        cache = _read_cache(page)
+        spare_blocks, why = _spare_blocks(version, page, cache.block_tokens)
+        warning = ""
+        if cache.engines > 1:
+            warning = (
+                f"{cache.engines} engines answer behind one address ({cache.total_blocks} blocks in all): planned with one"
+                f" engine's {cache.blocks_of_one}, for nothing tells where a request goes; list each engine as a backend"
+            )
+        return EngineReport(
+            engine=self.name,
+            version=version,
+            models=contexts(models),
+            block_tokens=cache.block_tokens,
+            usable_blocks=None if cache.blocks_of_one is None else max(cache.blocks_of_one - 1, 0),
+            total_blocks=cache.blocks_of_one,
+            cache_tokens=cache.cache_tokens,
+            rules=EngineRules(
+                absent_completions_cap=16,
+                refuses_cap_above_context=True,
+                has_best_of=_release(version) < _WITHOUT_BEST_OF,
+                takes_include_usage=True,
+                spare_blocks=spare_blocks,
+            ),
+            identity=_identity(page),
+            assumptions=(why,) if why else (),
+            warnings=(warning,) if warning else (),
+        )
+
+    async def read_live(self, probe: Probe, report: EngineReport) -> LiveUse:
+        page = await _read_page(probe)
+        usage = page.named(*_USAGE)
+        used_blocks = None
+        if usage and report.usable_blocks is not None:
+            used_blocks = round(sum(min(max(sample.value, 0.0), 1.0) for sample in usage) * report.usable_blocks)
+        return LiveUse(
+            used_blocks=used_blocks,
+            running=page.total(_RUNNING),
+            waiting=page.total(_WAITING),
+            preemptions=page.total(*_PREEMPTIONS),
+            identity=_identity(page),
+        )
+
+    def count_calls(self, request: InferenceRequest) -> tuple[CountCall, ...] | None:
+        model = {} if request.model is None else {"model": json.dumps(request.model).encode()}
+        chat = request.countable.chat
+        if chat is not None:
+            members = {**model, **{name: raw for name, raw in chat.items() if name in _CHAT_MEMBERS}}
+            if "reasoning_effort" in chat:
+                kwargs = _template_kwargs(chat.get("chat_template_kwargs"), chat["reasoning_effort"])
+                if kwargs is None:
+                    return None
+                members["chat_template_kwargs"] = kwargs
+            return (CountCall("/tokenize", json_object(members), _read_count),)
+        special = {"add_special_tokens": b"true"}
+        return tuple(
+            CountCall("/tokenize", json_object({**model, "prompt": text, **special}), _read_count)
+            for text in request.countable.texts
+        )
+
+
+# What /tokenize takes of a chat body; it ignores what it does not know, so this only keeps the question small.
+_CHAT_MEMBERS: Final = frozenset(
+    (
+        "messages",
+        "tools",
+        "tool_choice",
+        "add_generation_prompt",
+        "continue_final_message",
+        "add_special_tokens",
+        "chat_template",
+        "chat_template_kwargs",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
+    )
+)
+
+
+def _template_kwargs(given: bytes | None, effort: bytes) -> bytes | None:
+    """The template's arguments as the chat route passes them: /tokenize does not know `reasoning_effort` by itself."""
+    try:
+        kwargs = json.loads(given) if given is not None else {}
+        effort_value = json.loads(effort)
+    except ValueError:
+        return None
+    if kwargs is None:
+        kwargs = {}
+    if not isinstance(kwargs, dict):
+        return None
+    if effort_value is not None:
+        kwargs.setdefault("reasoning_effort", effort_value)
+        kwargs.setdefault("enable_thinking", effort_value != "none")
+    return json.dumps(kwargs).encode()
+
+
+def _read_count(answer: object) -> int | None:
+    return whole(member(answer, "count"))
+
+
+async def _read_page(probe: Probe) -> Exposition:
+    answer = await probe.get("/metrics")
+    return read_exposition(answer.text() if answer.ok else "", _WANTED)
+
+
+def _read_cache(page: Exposition) -> _Cache:
+    """The cache of the page: the smallest figure where several lines differ, for each is one that a request may meet."""
+    infos = page.named(_CONFIG)
+    engines = len({info.labels.get("engine", "0") for info in infos}) or 1
+    totals = [blocks for info in infos if (blocks := positive(info.labels.get("num_gpu_blocks"))) is not None]
+    sizes = [tokens for info in infos if (tokens := positive(info.labels.get("block_size"))) is not None]
+    caches = [tokens for info in infos if (tokens := positive(info.labels.get("kv_cache_size_tokens"))) is not None]
+    return _Cache(
+        min(totals, default=None),
+        sizes[0] if len(set(sizes)) == 1 else None,
+        min(caches, default=None),
+        engines,
+    )
+
+
+def _identity(page: Exposition) -> tuple[object, ...]:
+    """What changes when the engine starts anew or with another cache. Absent metrics (several API servers) stay absent."""
+    configs = tuple(
+        tuple(info.labels.get(label) for label in ("engine", "num_gpu_blocks", "block_size", "kv_cache_size_tokens"))
+        for info in page.named(_CONFIG)
+    )
+    return configs, tuple(sample.value for sample in page.named(_STARTED))
+
+
+def _spare_blocks(version: str | None, page: Exposition, block_tokens: int | None) -> tuple[int, str]:
+    """Blocks that a sequence may hold beyond the formula, and what is assumed there ("" for nothing)."""
+    if page.named(*_DRAFTS, _DRAFT_POSITIONS):
+        depth = len({sample.labels.get("position") for sample in page.named(_DRAFT_POSITIONS)}) or _DEFAULT_DRAFT_TOKENS
+        # The drafts of one step are allocated ahead, and with asynchronous scheduling those of the next one as well.
+        spare_blocks = 1 if block_tokens is None else max(1, ceil_div(2 * depth + 1, block_tokens))
+        return spare_blocks, f"speculation is on: {spare_blocks} block(s) more held for each sequence"
+    if version is not None and "+cpu" in version:
+        return 0, ""
+    mapped_bytes = max((sample.value for sample in page.named(_MAPPED)), default=None)
+    if block_tokens and block_tokens % _CPU_BLOCK_TOKENS == 0 and mapped_bytes and mapped_bytes < _CPU_MAPPED_BYTES:
+        return 0, (
+            f"taken for a build for the CPU (blocks of {block_tokens} tokens, {mapped_bytes / 1e9:.1f} GB mapped): no spare"
+            " block held for a sequence"
+        )
+    return 1, "taken for a build for GPUs: one block more held for each sequence"
+
+
+def _release(version: str | None) -> tuple[int, ...]:
+    """(0, 32) for 0.32.0+cpu; (), which is before everything, where there is no such thing."""
+    numbers = (version or "").split("+")[0].split(".")[:2]
+    return tuple(int(number) for number in numbers) if all(number.isdigit() for number in numbers) else ()
