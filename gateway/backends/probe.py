@@ -11,8 +11,7 @@ import logging
 import math
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import httpx
@@ -25,7 +24,6 @@ MAX_ANSWER_BYTES: Final = 4 * 2**20
 
 # Not 501: a page that this server has not, or that was not turned on, says nothing about its health.
 _CANNOT_SERVE: Final = frozenset((500, 502, 503, 504))
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class NeedsKey(Exception):
@@ -38,7 +36,7 @@ class Answer:
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = _NO_HEADERS
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
