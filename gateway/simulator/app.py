@@ -40,14 +40,14 @@ class App:
     def __init__(self, engine: Engine, served: Served) -> None:
         self._engine = engine
         self._served = served
-        self._started = int(time.time())
+        self._started_s = time.time()
         self._ids = itertools.count(1)
         self._get: dict[str, Callable[[], tuple[int, bytes, bytes]]] = {
             "/health": lambda: (200, _JSON, b""),
             "/ping": lambda: (200, _JSON, b""),
             "/version": lambda: (200, _JSON, _dumped({"version": VERSION})),
             "/v1/models": lambda: (200, _JSON, _dumped(self._models())),
-            "/metrics": lambda: (200, CONTENT_TYPE, render_metrics(engine, served)),
+            "/metrics": lambda: (200, CONTENT_TYPE, render_metrics(engine, served, started_s=self._started_s)),
         }
         self._post = {"/v1/chat/completions", "/v1/completions", "/tokenize"}
 
@@ -76,7 +76,7 @@ class App:
             await _answer(send, 200, _JSON, _dumped(self._tokenize(body)))
             return
         ask = openai_requests.read_ask(body, self._served, is_chat=path == "/v1/chat/completions")
-        answer_id = headers.get(b"x-request-id") or f"{self._started:x}{next(self._ids):08x}"
+        answer_id = headers.get(b"x-request-id") or f"{int(self._started_s):x}{next(self._ids):08x}"
         answer = Answer(ask, model=self._served.name, answer_id=answer_id)
         try:
             generation = self._engine.submit(tuple(sample.sequence for sample in ask.samples))
@@ -125,7 +125,7 @@ class App:
         model = {
             "id": self._served.name,
             "object": "model",
-            "created": self._started,
+            "created": int(self._started_s),
             "owned_by": "vllm",
             "root": self._served.name,
             "parent": None,

@@ -118,7 +118,7 @@ class Engine:
             generation.changed.set()
 
     def submit(self, sequences: tuple[Sequence, ...]) -> Generation:
-        """Let sequences run. Raises EngineBusy or EngineStopped. A caller that loses interest ends its generation by `abort`."""
+        """Let sequences run. Raises EngineBusy or EngineStopped. Who loses interest in a generation ends it by `abort`."""
         if self._is_stopped:
             raise EngineStopped
         if len(self.scheduler.waiting) + len(sequences) > self.shape.max_waiting:

@@ -8,8 +8,8 @@ from gateway.simulator.openai_requests import Served
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
-def render_metrics(engine: Engine, served: Served) -> bytes:
-    """The page as it stands now."""
+def render_metrics(engine: Engine, served: Served, *, started_s: float) -> bytes:
+    """The page as it stands now. started_s: when the server began, UNIX time."""
     labels = {"engine": "0", "model_name": served.name}
     shape, gauges = engine.shape, engine.gauges
     config = {
@@ -40,6 +40,9 @@ def render_metrics(engine: Engine, served: Served) -> bytes:
             engine.finished[reason],
             repeated=reason != "stop",
         )
+    # What a gateway tells a restarted engine by. It has no prefix in vLLM either: it is the process' own.
+    started = "process_start_time_seconds"
+    lines += [f"# HELP {started} Start of the process, UNIX time.", f"# TYPE {started} gauge", f"{started} {started_s:.2f}"]
     return ("\n".join(lines) + "\n").encode()
 
 
