@@ -24,6 +24,7 @@ class Prompt:
     text_bytes: UTF-8 bytes of everything that the template renders (messages, tool schemas, response_format).
     token_ids: its exact length in tokens where the caller sent ids, else None.
     media_parts: images, audio and the like, whose token cost is not in the text.
+    has_own_template: the caller sent the template too, which may repeat any text as often as it likes.
     """
 
     text_bytes: int
@@ -31,6 +32,7 @@ class Prompt:
     tools: int = 0
     token_ids: int | None = None
     media_parts: int = 0
+    has_own_template: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,9 @@
+"""Wire formats: one file each, one table. Bytes and values in, values out."""
+
+from collections.abc import Mapping
+
+from gateway.dialects.dialect import Dialect
+from gateway.dialects.openai_chat import OpenAIChat
+from gateway.dialects.openai_completions import OpenAICompletions
+
+DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (OpenAIChat(), OpenAICompletions())}

@@ -1,0 +1,136 @@
+"""How much text a chat template can render from a body: never less than it does, and close where that is cheap.
+
+Counted are UTF-8 bytes, since a byte-level tokenizer makes at most one token of each. Three things make a rendered text
+longer than the text that was sent, and are counted for that: JSON that is parsed and written anew (spaces after `,` and
+`:`, indentation, escapes), text that is not in Unicode's form NFC (some tokenizers normalise it first, Qwen's among them:
+up to three times the bytes), and what the template adds around a message (the bound's business, not this file's).
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.core.errors import InvalidRequest
+from gateway.dialects.openai_body import decode
+
+# Above this, messages are not decoded on the event loop (1 MiB takes about 1 ms); their JSON is the bound.
+DECODE_LIMIT_BYTES = 1 << 20
+# Text can grow by this when it is brought into form NFC (Unicode Standard Annex 15, UTF-8).
+NFC_GROWTH = 3
+
+# Members of a content part that hold, or point to, something whose tokens are not in the text.
+_IMAGES = ("image_url", "input_image", "image", "image_pil", "image_embeds")
+_SOUNDS = ("audio_url", "input_audio", "audio", "audio_embeds")
+_OTHERS = ("video_url", "input_video", "video", "file", "input_file")
+_MEDIA = frozenset((*_IMAGES, *_SOUNDS, *_OTHERS))
+_MEDIA_KEY = re.compile(b'"(?:' + "|".join(sorted(_MEDIA)).encode() + rb')"\s*:')
+# These are one to three tokens and part of what a template adds for a message anyway.
+_ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+
+_MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class ChatText:
+    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes)."""
+
+    text_bytes: int
+    messages: int
+    media_parts: int
+
+
+def text_bytes(text: str) -> int:
+    """UTF-8 bytes of a text in the longer of its two forms, as it is and normalised."""
+    if text.isascii():
+        return len(text)
+    plain = len(text.encode())
+    if len(text) > DECODE_LIMIT_BYTES:
+        return NFC_GROWTH * plain
+    if unicodedata.is_normalized("NFC", text):
+        return plain
+    return max(plain, len(unicodedata.normalize("NFC", text).encode()))
+
+
+def read_messages(raw: bytes) -> ChatText:
+    """The `messages` of a chat body. Raises InvalidRequest unless it is a list of objects, not empty, with sound contents."""
+    if len(raw) > DECODE_LIMIT_BYTES:
+        return _by_length(raw)
+    messages = decode(_MESSAGES, raw, param="messages")
+    if not messages:
+        raise InvalidRequest("messages is empty.", param="messages")
+    total = media = 0
+    for message in messages:
+        for key, value in message.items():
+            if key == "content":
+                content_bytes, content_media = _content(value)
+                total += content_bytes
+                media += content_media
+            elif key == "role":
+                total += 0 if isinstance(value, str) and value in _ROLES else _any_bytes(value)
+            else:
+                total += _any_bytes(value)
+    return ChatText(total, len(messages), media)
+
+
+def _content(value: Any) -> tuple[int, int]:
+    if isinstance(value, str):
+        return text_bytes(value), 0
+    if value is None:
+        return 0, 0
+    if not isinstance(value, list):
+        raise InvalidRequest("messages: content must be a text, a list of parts, or null.", param="messages")
+    total = media = 0
+    for part in value:
+        if isinstance(part, dict):
+            for key, member in part.items():
+                if key in _MEDIA:
+                    media += 1
+                elif key != "type":
+                    total += _any_bytes(member)
+        else:
+            total += _any_bytes(part)
+    return total, media
+
+
+def _any_bytes(value: Any) -> int:
+    """A member that a template may print as it is, or write as JSON."""
+    if isinstance(value, str):
+        # The arguments of a tool call come as a text of JSON; engines parse it, and templates write it anew.
+        return text_bytes(value) + (value.count(",") + value.count(":") if value[:1] in ("{", "[") else 0)
+    if value is None:
+        return 0
+    text = msgspec.json.encode(value).decode()
+    # One space for each separator, and the strings inside may hold JSON of their own.
+    return text_bytes(text) + text.count(",") + text.count(":")
+
+
+def _by_length(raw: bytes) -> ChatText:
+    """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their keys."""
+    growth = 1 if raw.isascii() else NFC_GROWTH
+    return ChatText(
+        text_bytes=growth * len(raw) + raw.count(b",") + raw.count(b":"),
+        messages=max(1, raw.count(b'"role"')),
+        media_parts=len(_MEDIA_KEY.findall(raw)),
+    )
+
+
+def schema_bytes(raw: bytes) -> int:
+    """JSON that a template writes anew (tool schemas, response formats, documents): bytes it may come to, in tokens' terms.
+
+    Twice the length covers indentation, of which a tokenizer makes one or two tokens a line, however deep: a line carries at
+    least two bytes of the compact form. Three times covers `é` (2 bytes) written as `\\u00e9` (6) where the text is not ASCII.
+    """
+    if raw == b"null":
+        return 0
+    return len(raw) * (2 if raw.isascii() else 3)
+
+
+def count_items(raw: bytes) -> int:
+    """Entries of a JSON list; anything else that is not null counts as one."""
+    if raw[:1] != b"[":
+        return 0 if raw == b"null" else 1
+    return len(decode(_ITEMS, raw))

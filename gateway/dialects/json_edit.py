@@ -1,0 +1,81 @@
+"""Setting a member of a JSON object in place: every byte that is not the member's value stays as it was.
+
+A body is forwarded as its caller wrote it: another serialiser would change numbers, escapes, key order and half emojis.
+So it is never written anew; the member is found by a scan of the object's top level, in linear time, and only its value
+is replaced. Values in between are skipped, not understood: the text must be a valid JSON object (the dialect has decoded it).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+# Possessive (`++`, `*+`): nothing here may ever back up, so a body of megabytes costs one pass and no memory.
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_KEY = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
+_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + _STRING + rb")*+([{}\[\]])", re.DOTALL)
+_SCALAR = re.compile(_STRING + rb"|[^\s,}]++", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of an object: its key, decoded, and where its value stands in the text (bytes)."""
+
+    key: str
+    start: int
+    end: int
+
+
+def members(text: bytes) -> Iterator[Member]:
+    """The members of the JSON object `text`, in the order in which they stand, those with the same key each for itself."""
+    position = text.index(b"{") + 1
+    while key := _KEY.match(text, position):
+        end = _value_end(text, key.end())
+        raw_key = key.group(1)
+        yield Member(msgspec.json.decode(raw_key, type=str) if b"\\" in raw_key else raw_key[1:-1].decode(), key.end(), end)
+        position = end
+
+
+def _value_end(text: bytes, start: int) -> int:
+    if text[start] not in b"{[":
+        scalar = _SCALAR.match(text, start)
+        if scalar is None:
+            raise ValueError("not a JSON object")
+        return scalar.end()
+    depth = 0
+    position = start
+    while bracket := _BRACKET.match(text, position):
+        depth += 1 if bracket.group(1) in b"{[" else -1
+        position = bracket.end()
+        if depth == 0:
+            return position
+    raise ValueError("not a JSON object")
+
+
+def replace(text: bytes, edits: list[tuple[int, int, bytes]]) -> bytes:
+    """The text with each (start, end, new bytes) put in place. Edits are in order and do not overlap."""
+    parts: list[bytes] = []
+    position = 0
+    for start, end, new in edits:
+        parts += (text[position:start], new)
+        position = end
+    parts.append(text[position:])
+    return b"".join(parts)
+
+
+def append_member(text: bytes, key: str, value: bytes) -> bytes:
+    """The JSON object `text` with one member more at its end. key: plain ASCII, and not in the object yet."""
+    brace = text.rindex(b"}")
+    last = brace - 1
+    while text[last] in b" \t\r\n":
+        last -= 1
+    # An opening brace can stand directly before the last closing one only if nothing is between them.
+    comma = b"" if text[last] in b"{" else b","
+    return b"".join((text[:brace], comma, b'"', key.encode(), b'":', value, text[brace:]))
+
+
+def set_member(text: bytes, key: str, value: bytes) -> bytes:
+    """The JSON object `text` with the member set: its value replaced wherever the key stands, else the member appended."""
+    edits = [(member.start, member.end, value) for member in members(text) if member.key == key]
+    return replace(text, edits) if edits else append_member(text, key, value)

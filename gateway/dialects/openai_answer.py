@@ -1,0 +1,81 @@
+"""What OpenAI's answers say, read leniently: nothing here raises, whatever an engine puts where a number should be."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from gateway.core.demand import Usage
+
+_JSON = msgspec.json.Decoder()
+# More tokens than any answer has; above it a count is nonsense and must not reach a counter.
+_MAX_TOKENS = 1 << 40
+# A key cannot stand inside a text: its quotes would be escaped there. Two levels are what usage objects have.
+_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
+
+
+def decode(text: bytes | bytearray) -> Any:
+    """The decoded JSON, None if it is none."""
+    try:
+        return _JSON.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """The usage of an answer, None unless both of its counts make sense."""
+    if not isinstance(usage, dict):
+        return None
+    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if prompt is None or output is None:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=None if cached is None else min(cached, prompt))
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
+
+
+def last_usage(text: bytes | bytearray) -> Usage | None:
+    """The last usage object in the end of an answer that is too large to decode."""
+    found = None
+    for match in _USAGE.finditer(text):
+        found = read_usage(decode(match.group(1))) or found
+    return found
+
+
+def is_error(answer: dict[str, Any]) -> bool:
+    """An error object, as its own member or (older vLLM) as the whole answer."""
+    return bool(answer.get("error")) or answer.get("object") == "error"
+
+
+def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = answer.get("choices")
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def token_bytes(choice: dict[str, Any]) -> int:
+    """Bytes of text, reasoning and tool calls in a choice, whole or a delta of it; 0 if it carries none."""
+    total = _text(choice.get("text"))
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        delta = choice.get("message")
+    if not isinstance(delta, dict):
+        return total
+    total += _text(delta.get("content")) or _text(delta.get("refusal"))
+    # One text under its two names: engines that send both send it twice.
+    total += _text(delta.get("reasoning")) or _text(delta.get("reasoning_content"))
+    calls = delta.get("tool_calls")
+    for call in calls if isinstance(calls, list) else [{"function": delta.get("function_call")}]:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            total += _text(function.get("name")) + _text(function.get("arguments"))
+    return total
+
+
+def _text(value: Any) -> int:
+    if not isinstance(value, str):
+        return 0
+    return len(value) if value.isascii() else len(value.encode())

@@ -1,0 +1,201 @@
+"""What the bodies of OpenAI's chat and completions have in common, and how an odd one is refused.
+
+Only what decides about memory is typed, and that strictly: engines take `"240"`, `240.0` and `true` for numbers and
+`"false"` for a flag, each in its own way, and what is held must be what will run. Numbers of sampling are only looked at
+for being numbers at all (`1e400` and a seed of 5,000 digits are not); what they mean is the engine's affair.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from gateway.core.errors import InvalidRequest
+from gateway.core.request import CapState
+from gateway.dialects import json_edit
+
+# The largest cap that every engine reads as it is written: llama.cpp keeps it in 32 bits, and a wrapped one means "no limit".
+MAX_CAP_TOKENS = 2**31 - 1
+# vLLM's own limit.
+MAX_SAMPLES = 16_384
+# Placement hashes no more of a prompt or of a session key than this (bytes).
+AFFINITY_BYTES = 1_024
+
+CapTokens = Annotated[int, msgspec.Meta(ge=-MAX_CAP_TOKENS, le=MAX_CAP_TOKENS)] | msgspec.UnsetType | None
+Samples = Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None
+Raw = msgspec.Raw | msgspec.UnsetType
+
+_Body = TypeVar("_Body")
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class OpenAIBody(msgspec.Struct):
+    """The members of a body that say how much memory it may take, and those whose numbers must be numbers.
+
+    `n_predict` and `n_cmpl` are llama.cpp's own names; there they win over the standard ones (measured, b11549).
+    """
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: CapTokens = msgspec.UNSET
+    max_completion_tokens: CapTokens = msgspec.UNSET
+    n_predict: CapTokens = msgspec.UNSET
+    n: Samples = None
+    n_cmpl: Samples = None
+    best_of: Samples = None
+    use_beam_search: bool | None = None
+    echo: bool | None = None
+
+    # What clients send to keep the turns of one session together: OpenAI's name and vLLM's. `user` names a person, who may
+    # run many sessions that share nothing.
+    prompt_cache_key: Raw = msgspec.UNSET
+    session_id: Raw = msgspec.UNSET
+
+    temperature: Any = None
+    top_p: Any = None
+    top_k: Any = None
+    min_p: Any = None
+    seed: Any = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    repetition_penalty: Any = None
+    length_penalty: Any = None
+    logit_bias: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    prompt_logprobs: Any = None
+    min_tokens: Any = None
+    priority: Any = None
+    thinking_token_budget: Any = None
+    truncate_prompt_tokens: Any = None
+
+    @property
+    def samples(self) -> int:
+        """Sequences of one prompt; with beam search, the beam's width."""
+        return max(self.n or 1, self.n_cmpl or 1)
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+
+class _CapMembers(msgspec.Struct):
+    max_tokens: Raw = msgspec.UNSET
+    max_completion_tokens: Raw = msgspec.UNSET
+    n_predict: Raw = msgspec.UNSET
+
+
+class _UsageMembers(msgspec.Struct):
+    stream_options: StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
+
+
+_CAP_MEMBERS = msgspec.json.Decoder(_CapMembers)
+_USAGE_MEMBERS = msgspec.json.Decoder(_UsageMembers)
+_WHERE = re.compile(r" - at `\$\.?([A-Za-z_]\w*)?.*`$", re.DOTALL)
+
+
+def decode(decoder: msgspec.json.Decoder[_Body], body: bytes, *, param: str | None = None) -> _Body:
+    """The decoded body. Raises InvalidRequest, in words that never repeat a value of the caller's.
+
+    param: the member that `body` is the value of, when it is not a whole body.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look inside members that nobody asked for
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        where = _WHERE.search(str(error))
+        named = param or (where.group(1) if where else None)
+        what = _WHERE.sub("", str(error))
+        raise InvalidRequest(f"{named or 'The body'}: {what[:1].lower()}{what[1:]}.", param=named) from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).", param=param) from None
+    except msgspec.DecodeError as error:
+        # Half a surrogate pair is refused here too: it can be read by some, and written by nobody.
+        what = str(error).removeprefix("JSON is malformed: ")
+        raise InvalidRequest(f"The body is not valid JSON: {what[:1].lower()}{what[1:]}.", param=param) from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.", param=param) from None
+
+
+def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> tuple[CapState, int | None]:
+    """The output cap: whether there is one, and its tokens.
+
+    obeyed: members that every engine of this route reads, the strongest first. also_obeyed: members that some engine
+    lets win over those. What only some read is no cap by itself; beside a cap, the larger of the two is held.
+    Raises InvalidRequest for a cap below 1, but for 0 where `echo` makes it legal (the engine then runs one token), and
+    for one cap that lifts another.
+    """
+    values = [getattr(body, name) for name in obeyed]
+    state = CapState.ABSENT if all(value is msgspec.UNSET for value in values) else CapState.NULL
+    cap: int | None = None
+    for name, value in zip(obeyed, values, strict=True):
+        if not isinstance(value, int):
+            continue
+        least = 0 if name == "max_tokens" and "max_completion_tokens" not in obeyed and body.echo else 1
+        if value < least:
+            raise InvalidRequest(f"{name} must be at least {least}, got {value}.", param=name)
+        if cap is None:
+            state, cap = CapState.SET, max(value, 1)
+    for name in also_obeyed:
+        value = getattr(body, name)
+        if cap is not None and isinstance(value, int):
+            if value < 0:
+                raise InvalidRequest(f"{name} {value} (no limit) contradicts the other cap of this request.", param=name)
+            cap = max(cap, value)
+    return state, cap
+
+
+def write_cap(body: bytes, cap_tokens: int, *, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> bytes:
+    """The body with its cap set: in every member of `obeyed` that stands in it, in `max_tokens` if none does.
+
+    A member of `also_obeyed` is lowered to the cap, never raised. No key comes to stand twice: Dynamo refuses that.
+    """
+    present = _CAP_MEMBERS.decode(body)
+    if all(getattr(present, name) is msgspec.UNSET for name in (*obeyed, *also_obeyed)):
+        return json_edit.append_member(body, "max_tokens", b"%d" % cap_tokens)
+    edits: list[tuple[int, int, bytes]] = []
+    is_set = False
+    for member in json_edit.members(body):
+        if member.key in obeyed:
+            is_set = True
+        elif member.key not in also_obeyed or _is_within(body[member.start : member.end], cap_tokens):
+            continue
+        edits.append((member.start, member.end, b"%d" % cap_tokens))
+    edited = json_edit.replace(body, edits)
+    return edited if is_set else json_edit.append_member(edited, "max_tokens", b"%d" % cap_tokens)
+
+
+def _is_within(value: bytes, cap_tokens: int) -> bool:
+    return value.isdigit() and len(value) <= len(str(cap_tokens)) and int(value) <= cap_tokens
+
+
+def ask_usage(body: bytes) -> bytes:
+    """The body with `stream_options.include_usage` true, whatever else stands in `stream_options`.
+
+    Unchanged where the caller has set `continuous_usage_stats` without it: the answer would then carry usage in every event.
+    """
+    options = _USAGE_MEMBERS.decode(body).stream_options
+    if options is msgspec.UNSET:
+        return json_edit.append_member(body, "stream_options", b'{"include_usage":true}')
+    if isinstance(options, StreamOptions) and (options.continuous_usage_stats or options.include_usage):
+        return body
+    # Of several, engines read the last.
+    member = [member for member in json_edit.members(body) if member.key == "stream_options"][-1]
+    value = body[member.start : member.end]
+    asked = b'{"include_usage":true}' if value == b"null" else json_edit.set_member(value, "include_usage", b"true")
+    return json_edit.replace(body, [(member.start, member.end, asked)])
+
+
+def affinity(body: OpenAIBody, prompt: bytes) -> bytes:
+    """What placement hashes: the session key if there is one, else the start of the prompt."""
+    for key in (body.prompt_cache_key, body.session_id):
+        if key is not msgspec.UNSET and (raw := bytes(key)) != b"null":
+            return raw[:AFFINITY_BYTES]
+    return prompt[:AFFINITY_BYTES]

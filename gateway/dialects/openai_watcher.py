@@ -1,0 +1,174 @@
+"""Watchers for OpenAI's chat and completions: an event stream, a plain answer, one that is compressed, one unreadable."""
+
+from typing import Any
+
+from gateway.core.demand import Usage
+from gateway.dialects.dialect import Watcher
+from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.openai_answer import choices_of, decode, is_error, last_usage, read_usage, token_bytes
+from gateway.dialects.sse import EventSplitter, read_event
+
+# Plain answers are read whole up to here; of larger ones, the end is searched for usage (bytes).
+ANSWER_LIMIT_BYTES = 1 << 20
+ANSWER_TAIL_BYTES = 64 << 10
+
+
+def watch(*, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
+    """The watcher for an answer of this kind. Usage can be hidden only in a stream that is not compressed."""
+    encoding = (content_encoding or "identity").strip().lower()
+    is_compressed = encoding not in ("", "identity")
+    if is_compressed and not can_decompress(encoding):
+        return Unseen()
+    seen: Watcher = StreamWatcher(hide_usage=hide_usage and not is_compressed) if is_event_stream else PlainWatcher()
+    return Decompressing(seen, encoding) if is_compressed else seen
+
+
+class StreamWatcher:
+    """Reads each event of a stream as it passes.
+
+    An untyped decode of an event costs less than a microsecond, no more than the substring searches that would spare it.
+    With `hide_usage` the beginning of an event is held back until its end tells what it is; one larger than
+    sse.EVENT_LIMIT_BYTES passes.
+    """
+
+    __slots__ = (
+        "_is_done",
+        "_is_hiding",
+        "_open_choices",
+        "_splitter",
+        "has_error",
+        "hit_cap",
+        "text_bytes",
+        "token_events",
+        "usage",
+    )
+
+    def __init__(self, *, hide_usage: bool) -> None:
+        self._splitter = EventSplitter()
+        self._is_hiding = hide_usage
+        self._is_done = False
+        # Choices that have begun and not ended; None before the first.
+        self._open_choices: set[int] | None = None
+        self.usage: Usage | None = None
+        self.token_events = 0
+        self.text_bytes = 0
+        self.has_error = False
+        self.hit_cap = False
+
+    def feed(self, data: bytes) -> bytes:
+        splitter = self._splitter
+        if not self._is_hiding:
+            for event, is_whole in splitter.feed(data):
+                if is_whole:
+                    self._see(event)
+            return data
+        was_held = splitter.tail_bytes
+        pieces = splitter.feed(data)
+        shown = [piece for piece, is_whole in pieces if not (is_whole and self._see(piece))]
+        if not was_held and not splitter.tail_bytes and len(shown) == len(pieces):
+            return data
+        return b"".join(shown)
+
+    def finish(self) -> bytes:
+        rest, is_whole = self._splitter.finish()
+        is_usage_event = bool(rest) and is_whole and self._see(rest)
+        return rest if self._is_hiding and not is_usage_event else b""
+
+    @property
+    def usage_missing(self) -> bool:
+        return self.usage is None
+
+    @property
+    def is_complete(self) -> bool:
+        return self._is_done or (self._open_choices is not None and not self._open_choices)
+
+    @property
+    def at_boundary(self) -> bool:
+        # While usage is hidden, an event that has only begun has not been relayed.
+        return not self._splitter.is_amid_oversize if self._is_hiding else self._splitter.is_between_events
+
+    def _see(self, event: bytes) -> bool:
+        """Take in one event; True if it is one that only carries usage."""
+        name, data = read_event(event)
+        if name == b"error":
+            self.has_error = True
+        if data is None:
+            return False
+        if data == b"[DONE]":
+            self._is_done = True
+            return False
+        chunk = decode(data)
+        if not isinstance(chunk, dict):
+            return False
+        if is_error(chunk):
+            self.has_error = True
+            return False
+        usage = chunk.get("usage")
+        if usage is not None:
+            self.usage = read_usage(usage) or self.usage
+        carried = 0
+        for choice in choices_of(chunk):
+            carried += token_bytes(choice)
+            self._see_end(choice)
+        if carried:
+            self.token_events += 1
+            self.text_bytes += carried
+        return isinstance(usage, dict) and chunk.get("choices") == []
+
+    def _see_end(self, choice: dict[str, Any]) -> None:
+        index, reason = choice.get("index", 0), choice.get("finish_reason")
+        if not isinstance(index, int):
+            index = 0
+        if self._open_choices is None:
+            self._open_choices = set()
+        if isinstance(reason, str) and reason:
+            self._open_choices.discard(index)
+            self.hit_cap = self.hit_cap or reason == "length"
+        else:
+            self._open_choices.add(index)
+
+
+class PlainWatcher:
+    """Keeps a plain answer and reads it at its end. No event can follow it, and it is complete when it ends cleanly."""
+
+    __slots__ = ("_is_oversize", "_kept", "has_error", "hit_cap", "text_bytes", "usage")
+
+    token_events = 0
+    is_complete = True
+    at_boundary = False
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._is_oversize = False
+        self.usage: Usage | None = None
+        self.text_bytes = 0
+        self.has_error = False
+        self.hit_cap = False
+
+    def feed(self, data: bytes) -> bytes:
+        self._kept += data
+        self._is_oversize = self._is_oversize or len(self._kept) > ANSWER_LIMIT_BYTES
+        if self._is_oversize:
+            del self._kept[:-ANSWER_TAIL_BYTES]
+        return data
+
+    def finish(self) -> bytes:
+        if self._is_oversize:
+            self.usage = last_usage(self._kept)
+        else:
+            answer = decode(self._kept)
+            if isinstance(answer, dict):
+                self._see(answer)
+        self._kept.clear()
+        return b""
+
+    @property
+    def usage_missing(self) -> bool:
+        return self.usage is None
+
+    def _see(self, answer: dict[str, Any]) -> None:
+        self.has_error = is_error(answer)
+        self.usage = read_usage(answer.get("usage"))
+        for choice in choices_of(answer):
+            self.text_bytes += token_bytes(choice)
+            self.hit_cap = self.hit_cap or choice.get("finish_reason") == "length"

@@ -1,0 +1,104 @@
+"""Server-sent events: cutting a stream into events, and reading one event's fields. Any bytes, cut anywhere.
+
+Lines end in LF, CRLF or CR, also mixed; an event ends with an empty line. Engines send one event per chunk and end lines
+in LF, so that is the way that costs nothing: one search, no copy kept.
+"""
+
+import re
+
+# An event larger than this passes unread: what it could tell is not worth the memory (bytes).
+EVENT_LIMIT_BYTES = 64 << 10
+
+# Atomic, so that the two halves of one CRLF are never taken for two line ends.
+_EMPTY_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+# An empty line that is cut anywhere begins no earlier than this before the cut (bytes).
+_OVERLAP = 3
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventSplitter:
+    """Gives back all bytes that it was given, in order, cut after each event.
+
+    A piece is (bytes, is_whole): a whole event with the empty line that ends it, or a part of an event that outgrew the
+    limit. The rest, at most the limit, is kept until its end arrives: `tail_bytes` of it.
+    """
+
+    __slots__ = ("_is_oversize", "_tail")
+
+    def __init__(self) -> None:
+        self._tail = bytearray()
+        self._is_oversize = False
+
+    @property
+    def tail_bytes(self) -> int:
+        return len(self._tail)
+
+    @property
+    def is_between_events(self) -> bool:
+        """All bytes given so far end with an event's end."""
+        return not self._is_oversize and not self._tail.strip(b"\r\n")
+
+    @property
+    def is_amid_oversize(self) -> bool:
+        """The pieces given back so far end within an event that outgrew the limit."""
+        return self._is_oversize
+
+    def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
+        tail = self._tail
+        searched_to = max(0, len(tail) - _OVERLAP)
+        text: bytes | bytearray = data
+        if tail:
+            tail += data
+            text = tail
+        event_end = _event_end if b"\r" in text else _event_end_lf
+        pieces: list[tuple[bytes, bool]] = []
+        start = 0
+        while (end := event_end(text, max(start, searched_to))) is not None:
+            pieces.append((bytes(text[start:end]), not self._is_oversize))
+            self._is_oversize = False
+            start = end
+        if text is tail:
+            del tail[:start]
+        else:
+            tail += data[start:] if start else data
+        self._is_oversize = self._is_oversize or len(tail) > EVENT_LIMIT_BYTES
+        if self._is_oversize and len(tail) > _OVERLAP:
+            pieces.append((bytes(tail[:-_OVERLAP]), False))
+            del tail[:-_OVERLAP]
+        return pieces
+
+    def finish(self) -> tuple[bytes, bool]:
+        """The rest, at the end of the stream: (bytes, whether it can be read as an event that lacks its empty line)."""
+        rest = bytes(self._tail)
+        self._tail.clear()
+        return rest, not self._is_oversize
+
+
+def _event_end_lf(text: bytes | bytearray, start: int) -> int | None:
+    """Where the event that goes on at `start` ends, None if its end is not there yet. For text without any CR."""
+    end = text.find(b"\n\n", start)
+    return None if end < 0 else end + 2
+
+
+def _event_end(text: bytes | bytearray, start: int) -> int | None:
+    match = _EMPTY_LINE.search(text, start)
+    # A CR at the very end may be the first half of a CRLF.
+    if match is None or (match.end() == len(text) and text[-1] == 0x0D):
+        return None
+    return match.end()
+
+
+def read_event(event: bytes) -> tuple[bytes, bytes | None]:
+    """An event's name (empty if it has none) and its data, None if it has none. Comments and other fields are left out."""
+    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
+        return b"", event[5:].strip()
+    name = b""
+    data: list[bytes] = []
+    for line in _LINE_END.split(event.removeprefix(_BOM)):
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.strip()
+    return name, b"\n".join(data).strip() if data else None
