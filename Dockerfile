@@ -18,8 +18,8 @@ RUN /opt/kvgate/bin/pip install --no-deps . \
 
 FROM ${BASE}
 # The numbers are what Kubernetes' runAsNonRoot can check; the name is for people.
-RUN groupadd --system --gid 10001 kvgate \
- && useradd --system --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin kvgate
+RUN groupadd --gid 10001 kvgate \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin kvgate
 COPY --from=build /opt/kvgate /opt/kvgate
 # In a container loopback reaches nobody. Off loopback the admin port is readable; writing there needs KVGATE_ADMIN_TOKEN.
 ENV PATH=/opt/kvgate/bin:$PATH \
