@@ -1,0 +1,20 @@
+"""Where the book is kept. One contract, one line in the table for each place that keeps it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.books.contract import BookContract
+from gateway.books.memory import memory_book
+from gateway.core.decisions import Mode
+from gateway.core.queue import QueueLimits
+
+__all__ = ["BOOKS", "BookContract", "BookFactory", "memory_book"]
+
+
+class BookFactory(Protocol):
+    """Makes an empty book from the names in the tables of core/commitment and core/policies."""
+
+    def __call__(self, *, mode: Mode, commitment: str, policy: str, limits: QueueLimits) -> BookContract: ...
+
+
+BOOKS: Mapping[str, BookFactory] = {"memory": memory_book}

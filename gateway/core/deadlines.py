@@ -1,0 +1,43 @@
+"""Deadlines of waiting tickets, earliest first. Tickets that are gone stay in the heap until they surface or are too many."""
+
+import heapq
+
+from gateway.core.line import Waiting
+
+_SPARE = 64  # heaps smaller than this are not worth rebuilding
+
+
+class Deadlines:
+    """A heap with lazy deletion: adding costs O(log n), a ticket that leaves costs nothing."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Waiting]] = []
+
+    def add(self, waiting: Waiting, *, live: int) -> None:
+        """Watch a ticket. live: tickets that wait now; once the dead are the majority, they are thrown out together."""
+        if len(self._heap) > 2 * live + _SPARE:
+            self._heap = [entry for entry in self._heap if entry[2].is_waiting]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (waiting.ticket.deadline, waiting.sequence, waiting))
+
+    def earliest(self) -> float | None:
+        """The next deadline of a ticket that still waits, None if nobody does."""
+        while self._heap:
+            deadline, _, waiting = self._heap[0]
+            if waiting.is_waiting:
+                return deadline
+            heapq.heappop(self._heap)
+        return None
+
+    def take_due(self, *, now: float) -> list[Waiting]:
+        """Tickets whose deadline is `now` or earlier and that still wait, earliest first. They are not watched any longer."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            waiting = heapq.heappop(self._heap)[2]
+            if waiting.is_waiting:
+                due.append(waiting)
+        return due
+
+    def __len__(self) -> int:
+        """Entries kept, dead ones included."""
+        return len(self._heap)

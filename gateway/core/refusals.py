@@ -1,0 +1,91 @@
+"""Refusals: why a ticket is declined rather than kept waiting, with the numbers that its caller can act on."""
+
+from collections.abc import Iterator, Mapping
+
+from gateway.core.decisions import Refused
+from gateway.core.drain import DrainRate
+from gateway.core.ledger import BackendLedger, Ledger
+from gateway.core.names import PoolName
+from gateway.core.outcomes import RejectReason
+from gateway.core.queue import Queue
+from gateway.core.ticket import Ticket
+
+
+class Refusals:
+    """Reads the ledger, the queue and the drain of each pool; changes nothing."""
+
+    def __init__(self, ledger: Ledger, queue: Queue, drains: Mapping[PoolName, DrainRate], *, max_requests: int) -> None:
+        self._ledger = ledger
+        self._queue = queue
+        self._drains = drains
+        self._max_requests = max_requests
+
+    def why_not_wait(self, ticket: Ticket, *, now: float) -> Refused | None:
+        """The reason for which a ticket that cannot be granted now must not wait either; None if it may.
+
+        What waiting can never cure comes first, so that nobody is told to come back in vain.
+        """
+        if self.never_fits(ticket):
+            return self.refuse(ticket, RejectReason.KV_BUDGET)
+        if not self._can_be_served(ticket):
+            return self.refuse(ticket, RejectReason.NO_BACKEND)
+        wait_s = self._predicted_wait_s(ticket, now=now)
+        if ticket.deadline <= now:
+            return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)
+        if len(self._queue.line(ticket.pool, ticket.lane)) >= self._max_requests:
+            return self.refuse(ticket, RejectReason.QUEUE_FULL, wait_s)
+        if wait_s is not None and now + wait_s > ticket.deadline:
+            return self.refuse(ticket, RejectReason.PREDICTED_WAIT, wait_s)
+        return None
+
+    def refuse(self, ticket: Ticket, reason: RejectReason, wait_s: float | None = None) -> Refused:
+        """The refusal with its numbers. wait_s: the predicted wait, for a reason that waiting can cure."""
+        need_blocks = min((need.worst_blocks for need in ticket.needs.values()), default=0)
+        limit_blocks = 0
+        for backend in self._known(ticket):
+            if backend.budget is not None and backend.budget.blocks > limit_blocks:
+                need_blocks, limit_blocks = ticket.needs[backend.name].worst_blocks, backend.budget.blocks
+        return Refused(ticket, reason, wait_s, wait_s, need_blocks, limit_blocks)
+
+    def timed_out(self, ticket: Ticket, *, now: float) -> Refused:
+        """The refusal of a ticket whose deadline passed. It has left its line: coming back, it would join at the end."""
+        if not self._can_be_served(ticket):
+            return self.refuse(ticket, RejectReason.NO_BACKEND)
+        return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, self._predicted_wait_s(ticket, now=now))
+
+    def never_fits(self, ticket: Ticket) -> bool:
+        """The ticket is larger than every budget that is known, of which there is at least one. A backend that has stopped
+        serving counts: it may come back, and an outage is no reason to tell a caller that the request is too large."""
+        known = [backend for backend in self._known(ticket) if backend.budget is not None]
+        return bool(known) and not any(backend.could_ever_hold(ticket) for backend in known)
+
+    def _can_be_served(self, ticket: Ticket) -> bool:
+        """Some backend serves now that could hold the ticket, once there is room."""
+        return any(backend.serving and backend.could_ever_hold(ticket) for backend in self._known(ticket))
+
+    def _known(self, ticket: Ticket) -> Iterator[BackendLedger]:
+        """The backends that the ticket may run on, as far as the ledger has heard of them."""
+        backends = self._ledger.backends
+        return (backends[name] for name in ticket.needs if name in backends)
+
+    def _predicted_wait_s(self, ticket: Ticket, *, now: float) -> float | None:
+        """Seconds until the ticket would be granted if it joined now: (this demand + demands ahead - free) / drain.
+
+        None while the drain is unknown. Free counts below zero: in observe mode that is what the rules would have kept
+        waiting. Where any backend has no limit of seats, seats are not what is waited for.
+        """
+        drain = self._drains.get(ticket.pool)
+        if drain is None:
+            return None
+        blocks, seats = self._ledger.least_charge(ticket)
+        for line in self._queue.lines_in(ticket.pool):
+            blocks += line.blocks
+            seats += line.seats
+        has_endless_seats = False
+        for backend in self._known(ticket):
+            if backend.serving and backend.could_ever_hold(ticket):
+                blocks -= backend.free_blocks
+                free_seats = backend.free_seats
+                has_endless_seats |= free_seats is None
+                seats -= free_seats or 0
+        return drain.wait_s(blocks=blocks, seats=0 if has_endless_seats else seats, now=now)
