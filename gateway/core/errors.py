@@ -53,6 +53,7 @@ class UpstreamStage(StrEnum):
     FIRST_TOKEN = "first_token"
     STALL = "stall"
     TOTAL = "total"
+    DRAIN = "drain"  # cut by us at the end of the drain
 
 
 class UpstreamFailed(GatewayError):

@@ -29,6 +29,14 @@ class Weighing:
     whole_context_blocks: int | None = None
     spare_blocks: int = 0
 
+    @property
+    def words(self) -> str:
+        """How it weighs, for operators."""
+        spare = f" + {self.spare_blocks} spare" if self.spare_blocks else ""
+        if self.whole_context_blocks is not None:
+            return f"whole contexts: {self.whole_context_blocks} blocks{spare} a sequence"
+        return f"plain: ceil((prompt + output - 1) / {self.block_tokens}) blocks{spare} a sequence"
+
     def sequence_blocks(self, total_tokens: int) -> int:
         """Blocks of one sequence of `total_tokens` = prompt + output, cut at the context."""
         if self.whole_context_blocks is not None:

@@ -1,6 +1,7 @@
 """Every way a request can end, exactly one each, and every reason for which kvgate itself declines one."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class RejectReason(StrEnum):
@@ -10,6 +11,7 @@ class RejectReason(StrEnum):
     INVALID_REQUEST = "invalid_request"
     UNKNOWN_MODEL = "unknown_model"
     BODY_TOO_LARGE = "body_too_large"
+    UPLOAD_TIMEOUT = "upload_timeout"
     CONTEXT_LENGTH = "context_length_exceeded"
     KV_BUDGET = "kv_budget_exceeded"
     # Ours: waiting may cure these.
@@ -56,8 +58,12 @@ class Outcome(StrEnum):
     GATEWAY_ERROR = "gateway_error"  # a bug of ours: it is counted too, so that the sums still add up
 
 
+_TIMEOUTS: Final = {
+    RejectReason.UPLOAD_TIMEOUT: Outcome.TIMEOUT_UPLOAD,
+    RejectReason.QUEUE_TIMEOUT: Outcome.TIMEOUT_QUEUE,
+}
+
+
 def refusal(reason: RejectReason) -> Outcome:
     """The outcome of a request that was declined for `reason`."""
-    if reason is RejectReason.QUEUE_TIMEOUT:
-        return Outcome.TIMEOUT_QUEUE
-    return Outcome(f"refused_{reason.value}")
+    return _TIMEOUTS.get(reason) or Outcome(f"refused_{reason.value}")

@@ -94,6 +94,11 @@ def answer_headers(
     return back
 
 
+def header_value(headers: Iterable[Header], name: bytes) -> bytes | None:
+    """The first value of the header `name` (lower case); None if it is not there."""
+    return next((value for key, value in headers if key.lower() == name), None)
+
+
 def _named_in_connection(headers: Iterable[Header]) -> frozenset[bytes] | set[bytes]:
     """The headers that their sender declared to be for this hop."""
     named: set[bytes] = set()

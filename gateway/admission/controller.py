@@ -1,0 +1,149 @@
+"""The controller: the only caller of the book, and the only place where waiting for a grant happens.
+
+It promises:
+* `admit` ends in a grant, in `Rejected`, or in the cancellation of its caller, and in none of them is anything left held
+  or queued. A waiter that is cancelled after its grant arrived gives that grant back here, and nowhere else.
+* what a call makes possible (a release frees room for three waiters) is delivered in the same tick, before any await.
+* the pump is the one timer for deadlines; nothing polls.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from gateway.admission.grant import Grant
+from gateway.books import BookContract
+from gateway.clock import Clock
+from gateway.core.decisions import Changes, Granted, Queued, Refused
+from gateway.core.errors import Rejected
+from gateway.core.ledger import Budget
+from gateway.core.names import BackendName, TicketId
+from gateway.core.outcomes import RejectReason
+from gateway.core.snapshots import BookSnapshot
+from gateway.core.ticket import Need, Ticket
+
+_SENTENCES: dict[RejectReason, str] = {
+    RejectReason.QUEUE_FULL: "the queue is full",
+    RejectReason.PREDICTED_WAIT: "the wait would be longer than this request can wait",
+    RejectReason.QUEUE_TIMEOUT: "no room became free before the deadline",
+    RejectReason.TENANT_LIMIT: "the limit of this tenant is reached",
+    RejectReason.NO_BACKEND: "no healthy backend serves this request",
+    RejectReason.DRAINING: "this gateway is shutting down",
+    RejectReason.KV_BUDGET: "this request needs more KV blocks than any backend has",
+}
+
+
+def rejected(refused: Refused) -> Rejected:
+    """The book's refusal as the error that travels to the caller, with its numbers in words."""
+    text = _SENTENCES[refused.reason]
+    if refused.need_blocks:
+        text += f" (needs {refused.need_blocks} KV blocks"
+        text += f", of {refused.limit_blocks})" if refused.limit_blocks else ")"
+    if refused.predicted_wait_s is not None:
+        text += f"; predicted wait {refused.predicted_wait_s:.1f} s"
+    return Rejected(text, reason=refused.reason, retry_after_s=refused.retry_after_s)
+
+
+class Controller:
+    """Joins tickets to the book, delivers its grants, and keeps its deadlines."""
+
+    def __init__(self, book: BookContract, clock: Clock) -> None:
+        self._book = book
+        self._clock = clock
+        self._waiting: dict[TicketId, asyncio.Future[Grant]] = {}
+        self._deadline_moved = asyncio.Event()
+        self._armed_until: float | None = None
+
+    async def admit(self, ticket: Ticket, *, on_queued: Callable[[Ticket], None]) -> Grant:
+        """A grant for the ticket, at once or after waiting in line; `on_queued` is called before the wait.
+
+        Raises Rejected. When the caller is cancelled, the ticket leaves the line or its grant is given back.
+        """
+        decision = self._book.join(ticket, now=self._clock.now())
+        match decision:
+            case Granted():
+                return Grant(decision, self._give_back)
+            case Refused():
+                raise rejected(decision)
+            case Queued():
+                return await self._wait(ticket, on_queued)
+
+    async def _wait(self, ticket: Ticket, on_queued: Callable[[Ticket], None]) -> Grant:
+        future: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
+        self._waiting[ticket.id] = future
+        self._arm()
+        try:
+            on_queued(ticket)
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                future.result().release()
+            else:
+                self._deliver(self._book.leave(ticket.id, now=self._clock.now()))
+            raise
+        finally:
+            self._waiting.pop(ticket.id, None)
+
+    def _give_back(self, grant: Grant) -> None:
+        self._deliver(self._book.release(grant.ticket.id, now=self._clock.now()))
+
+    def reweigh(self, ticket: TicketId, needs: Mapping[BackendName, Need]) -> None:
+        """The exact count of a waiting or running request arrived: it needs this instead."""
+        self._deliver(self._book.reweigh(ticket, needs, now=self._clock.now()))
+
+    def set_backend(self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int) -> None:
+        """What the roster learned of a backend. Waiting tickets may be granted or refused by it."""
+        self._deliver(
+            self._book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, now=self._clock.now())
+        )
+
+    def drain(self) -> None:
+        """From now on nobody new is let in, and everybody in line is refused."""
+        self._deliver(self._book.drain(now=self._clock.now()))
+
+    def has_waiting_for(self, backend: BackendName) -> bool:
+        return self._book.has_waiting_for(backend)
+
+    def worst_blocks(self, backend: BackendName) -> int:
+        """The most blocks that what runs there may have written by now."""
+        held = self.snapshot().backends.get(backend)
+        return held.worst_blocks if held is not None else 0
+
+    def snapshot(self) -> BookSnapshot:
+        return self._book.snapshot(now=self._clock.now())
+
+    async def pump(self) -> None:
+        """Ends tickets whose deadline has passed. Runs until cancelled."""
+        while True:
+            self._deadline_moved.clear()
+            deadline = self._armed_until = self._book.next_deadline()
+            if deadline is None:
+                await self._deadline_moved.wait()
+                continue
+            delay_s = deadline - self._clock.now()
+            if delay_s > 0:
+                try:
+                    async with asyncio.timeout(delay_s):
+                        await self._deadline_moved.wait()
+                    continue
+                except TimeoutError:
+                    pass
+            self._deliver(self._book.expire(now=self._clock.now()))
+
+    def _arm(self) -> None:
+        """Wake the pump if the line's next deadline is now earlier than the one it sleeps for."""
+        deadline = self._book.next_deadline()
+        if deadline is not None and (self._armed_until is None or deadline < self._armed_until):
+            self._deadline_moved.set()
+
+    def _deliver(self, changes: Changes) -> None:
+        for granted in changes.granted:
+            grant = Grant(granted, self._give_back)
+            future = self._waiting.get(granted.ticket.id)
+            if future is None or future.done():
+                grant.release()
+            else:
+                future.set_result(grant)
+        for refused in changes.refused:
+            future = self._waiting.get(refused.ticket.id)
+            if future is not None and not future.done():
+                future.set_exception(rejected(refused))

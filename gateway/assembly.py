@@ -1,0 +1,334 @@
+"""The composition root: builds every object, owns every background task, starts and stops them in order.
+
+`serve` runs one gateway until a signal. A first SIGTERM or SIGINT drains it in two steps: for the drain delay only
+`/ready` changes, so that balancers look away; then whoever waits or comes is refused, and running answers have the drain
+timeout to end. A second signal ends it at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import socket
+import ssl
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvicorn
+import uvloop
+
+from gateway import __version__
+from gateway.admission.controller import Controller
+from gateway.backend_settings import BackendAddress, read_backend_keys
+from gateway.backends.capacity import GivenCapacity
+from gateway.backends.counting import ExactCounter
+from gateway.backends.probe import Prober
+from gateway.backends.roster import Roster, clean_url
+from gateway.backends.view import BackendView
+from gateway.backends.watch import BackendSpec
+from gateway.books.memory import memory_book
+from gateway.clock import Clock, MonotonicClock
+from gateway.core.decisions import Mode
+from gateway.core.names import BackendName
+from gateway.core.offer import DefaultOutput, Overlong
+from gateway.core.queue import QueueLimits
+from gateway.metrics import Metrics
+from gateway.relay.upstream_pool import UpstreamPool
+from gateway.relay.watchdog import Clocks, Watchdog
+from gateway.settings import Settings, is_loopback
+from gateway.web.app import Front
+from gateway.web.choices import Choices
+from gateway.web.lifecycle import Lifecycle
+from gateway.web.operations import admin_app
+from gateway.web.recount import Recount
+from gateway.web.rooms import Rooms
+from gateway.web.running import Running
+from gateway.web.tally import Tally
+from gateway.web.upstream import Upstream
+
+log = logging.getLogger("kvgate")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+
+# After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
+_LAST_BYTES_S: Final = 2.0
+_LAG_PERIOD_S: Final = 0.5
+
+
+def serve(settings: Settings) -> int:
+    """Run the gateway until a signal. Returns the process's exit code."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    try:
+        data_socket = _listen("KVGATE_PORT", settings.host, settings.port)
+        admin_socket = None
+        if settings.admin_port is not None:
+            admin_socket = _listen("KVGATE_ADMIN_PORT", settings.admin_host, settings.admin_port)
+    except OSError as error:
+        log.error(str(error))
+        return EXIT_FAILED
+    return await Gateway(settings, MonotonicClock()).run(data_socket, admin_socket)
+
+
+def _listen(setting: str, host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError with one sentence that names the address and the setting."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port} ({setting}): {error.strerror or error}") from error
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals are the gateway's, which drains first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Gateway:
+    """Every object of one gateway, built in the order in which they need each other."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop_asked = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        self._failed = False
+        self._lifecycle = Lifecycle(started=clock.now())
+        tls = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
+        keys = self._backend_keys()
+        names = [address.name for address in settings.backends]
+
+        book = memory_book(
+            mode=Mode(settings.mode),
+            commitment="strict",
+            policy=settings.policy,
+            limits=QueueLimits(max_requests=settings.queue_requests, max_passes=settings.backfill_passes),
+        )
+        self._controller = controller = Controller(book, clock)
+        self._roster = roster = Roster(
+            [self._spec(address, keys.get(address.name)) for address in settings.backends],
+            prober=Prober(tls=tls),
+            clock=clock,
+            queue_timeout_s=settings.queue_timeout_s,
+            on_change=self._backend_changed,
+            written_blocks=controller.worst_blocks,
+        )
+        for name in names:
+            controller.set_backend(name, budget=None, serving=False, foreign_blocks=0)
+        counter = ExactCounter(roster)
+        self._watchdog = Watchdog(clock)
+        self._rooms = Rooms(
+            roster=roster,
+            counter=counter,
+            controller=controller,
+            recount=Recount(counter, controller),
+            upstreams={
+                address.name: _upstream(roster.view(address.name), settings, tls, keys.get(address.name))
+                for address in settings.backends
+            },
+            running=Running(),
+            watchdog=self._watchdog,
+            tally=Tally(),
+            metrics=Metrics(__version__),
+            clock=clock,
+            jitter=random.Random(),
+            choices=_choices(settings),
+        )
+
+    def _backend_keys(self) -> dict[BackendName, str]:
+        settings = self._settings
+        by_name = read_backend_keys(settings.backend_keys_file) if settings.backend_keys_file is not None else {}
+        keys = {address.name: by_name.get(address.name, settings.backend_key) for address in settings.backends}
+        return {name: key.get_secret_value() for name, key in keys.items() if key is not None}
+
+    def _spec(self, address: BackendAddress, key: str | None) -> BackendSpec:
+        settings, name = self._settings, address.name
+        url, cuts = clean_url(address.url)
+        for said in cuts:
+            log.info("%s: %s", name, said)
+        given = GivenCapacity(
+            kv_blocks=settings.kv_blocks.of(name),
+            block_tokens=settings.block_tokens.of(name),
+            max_context=settings.max_context.of(name),
+            seats=settings.seats.of(name),
+            share=settings.share.of(name),
+            reserve=settings.reserve.of(name),
+        )
+        return BackendSpec(name=name, url=url, engine=settings.engine.of(name), key=key, given=given)
+
+    def _backend_changed(self, view: BackendView) -> None:
+        """The roster learned something that admission must know."""
+        budget = view.capacity.budget if view.capacity is not None else None
+        self._controller.set_backend(view.name, budget=budget, serving=view.serving, foreign_blocks=view.foreign_blocks)
+        for conflict in self._roster.conflicts:
+            self._fail(f"these settings cannot both be true: {conflict}")
+
+    async def run(self, data_socket: socket.socket, admin_socket: socket.socket | None) -> int:
+        """Serve on these sockets until a signal and the drain after it. Returns the exit code."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled)
+        servers = [(_server(Front(self._rooms, self._lifecycle)), data_socket)]
+        if admin_socket is not None:
+            token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
+            app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
+            servers.append((_server(app), admin_socket))
+        await self._roster.start()
+        self._own(self._controller.pump(), "pump")
+        self._own(self._watchdog.run(), "watchdog")
+        self._own(self._measure_lag(), "loop lag")
+        serving = [asyncio.create_task(server.serve(sockets=[sock]), name="server") for server, sock in servers]
+        addresses = {"url": _url(data_socket)}
+        if admin_socket is not None:
+            addresses["admin_url"] = _url(admin_socket)
+        log.info("listening", extra={"fields": addresses})
+        try:
+            await self._stop_asked.wait()
+            was_whole = await self._drain() and not self._failed
+        finally:
+            for server, _ in servers:
+                server.should_exit = True
+            await asyncio.wait(serving, timeout=_LAST_BYTES_S + 1)
+            await self._stop()
+        log.info("stopped", extra={"fields": {"received": self._rooms.tally.counts().received}})
+        return EXIT_OK if was_whole else EXIT_FAILED
+
+    def _signalled(self) -> None:
+        (self._stop_now if self._stop_asked.is_set() else self._stop_asked).set()
+
+    async def _drain(self) -> bool:
+        """The two steps after the first signal. False if a second signal cut it short."""
+        settings, rooms = self._settings, self._rooms
+        self._lifecycle.is_stopping = True
+        log.info(
+            "draining",
+            extra={"fields": {"delay_s": settings.drain_delay_s, "timeout_s": settings.drain_timeout_s}},
+        )
+        if await _within(settings.drain_delay_s, self._stop_now.wait()):
+            rooms.running.cut_all()
+            return False
+        self._controller.drain()
+        ended = asyncio.create_task(rooms.tally.wait_until_idle(), name="drained")
+        stopped = asyncio.create_task(self._stop_now.wait(), name="second signal")
+        await asyncio.wait({ended, stopped}, timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        was_stopped = stopped.done()
+        if not ended.done():
+            log.info("cutting what still runs", extra={"fields": {"requests": rooms.tally.unfinished}})
+            rooms.running.cut_all()
+            await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
+        for task in (ended, stopped):
+            task.cancel()
+        return not was_stopped
+
+    async def _stop(self) -> None:
+        await self._rooms.recount.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._roster.stop()
+        for upstream in self._rooms.upstreams.values():
+            upstream.pool.close()
+
+    def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._ended_early)
+        self._tasks.append(task)
+
+    def _ended_early(self, task: asyncio.Task[None]) -> None:
+        """A background task that ends by itself is a bug, and without it the gateway would lie: stop."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("%s failed", task.get_name(), exc_info=error)
+            self._fail(f"the gateway stops: {task.get_name()} failed")
+
+    def _fail(self, why: str) -> None:
+        """End the gateway, now: it cannot do what it promises."""
+        if not self._failed:
+            self._failed = True
+            log.error(why)
+            self._stop_asked.set()
+            self._stop_now.set()
+
+    async def _measure_lag(self) -> None:
+        while True:
+            due = self._clock.now() + _LAG_PERIOD_S
+            await self._clock.sleep_until(due)
+            self._rooms.metrics.loop_lag(max(self._clock.now() - due, 0.0))
+
+
+async def _within(limit_s: float, wait: Coroutine[Any, Any, Any]) -> bool:
+    """Whether what is waited for happened within the limit."""
+    try:
+        async with asyncio.timeout(limit_s):
+            await wait
+    except TimeoutError:
+        return False
+    return True
+
+
+def _server(app: Any) -> _Server:
+    return _Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=int(_LAST_BYTES_S),
+        )
+    )
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _choices(settings: Settings) -> Choices:
+    output = settings.default_output
+    return Choices(
+        mode=Mode(settings.mode),
+        default_output=DefaultOutput(tokens=output if isinstance(output, int) else None, require=output == "require"),
+        overlong=Overlong(settings.overlong),
+        ask_usage={"auto": None, "on": True, "off": False}[settings.ask_usage],
+        max_body_bytes=settings.max_body_bytes,
+        upload_timeout_s=settings.upload_timeout_s,
+        queue_timeout_s=settings.queue_timeout_s,
+        clocks=Clocks(
+            first_token_s=settings.first_token_timeout_s,
+            stall_s=settings.stall_timeout_s,
+            total_s=settings.total_timeout_s,
+            send_s=settings.send_timeout_s,
+        ),
+        pass_through=frozenset(settings.pass_through),
+    )
+
+
+def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: str | None) -> Upstream:
+    parts = urlsplit(view.url)
+    assert parts.hostname is not None, "settings take no URL without a host"
+    is_tls = parts.scheme == "https"
+    pool = UpstreamPool(
+        parts.hostname,
+        parts.port or (443 if is_tls else 80),
+        backend=view.name,
+        tls=tls if is_tls else None,
+        connect_timeout_s=settings.connect_timeout_s,
+    )
+    return Upstream(
+        pool, host=parts.netloc.encode("idna" if not parts.netloc.isascii() else "ascii"), base_path=parts.path, bearer=key
+    )

@@ -1,0 +1,147 @@
+"""What a client looks like to the relay: somebody to write to, who may be gone at any instant.
+
+`Downstream` is the small face that the relay is written against, so that another front can share it. `AsgiDownstream` is
+the one over ASGI. Both promise: a client that leaves is noticed at once, in every phase, even while nothing is written.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Protocol
+
+from gateway.core.errors import InvalidRequest
+from gateway.core.outcomes import RejectReason
+
+Headers = Sequence[tuple[bytes, bytes]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Downstream(Protocol):
+    """gone: the client has left, or was given up. blocked_since: when a write began to wait for the client, None: none."""
+
+    gone: bool
+    blocked_since: float | None
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        """Call `callback` once when the client leaves; at once if it has left already. None: call nobody."""
+
+    async def write_head(self, status: int, headers: Headers) -> None: ...
+
+    async def write_body(self, data: bytes) -> None: ...
+
+    async def finish(self) -> None:
+        """The tidy end of the answer."""
+
+    def abort(self) -> None:
+        """End visibly broken: the client sees that the answer is not whole. Plain, idempotent."""
+
+    def give_up(self) -> None:
+        """Treat a client that takes nothing as gone: abort, and say so to whoever asked by `on_gone`."""
+
+
+class AsgiDownstream:
+    """A client behind an ASGI server.
+
+    After the body was read, one task waits for the server's word that the client has left. `send` of uvicorn waits while
+    its write buffer is above the high-water mark: that is the backpressure.
+    """
+
+    def __init__(self, receive: Receive, send: Send) -> None:
+        self.gone = False
+        self.blocked_since: float | None = None
+        self._receive = receive
+        self._send = send
+        self._callback: Callable[[], None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._broken = False
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._leave()
+                # The callback cancels the reader; without one there is nobody to answer either.
+                return b""
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > limit_bytes:
+                raise InvalidRequest(
+                    f"the request body is larger than {limit_bytes} bytes",
+                    reason=RejectReason.BODY_TOO_LARGE,
+                    facts={"limit_bytes": limit_bytes},
+                )
+            parts.append(part)
+            if not message.get("more_body", False):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def watch(self) -> None:
+        """From now on notice when the client leaves. Call once, after the body was read."""
+        self._watch = self._loop.create_task(self._wait_for_departure(), name="client departure")
+
+    def unwatch(self) -> None:
+        self._callback = None
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _wait_for_departure(self) -> None:
+        while not self.gone:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self._leave()
+
+    def _leave(self) -> None:
+        self.gone = True
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def on_gone(self, callback: Callable[[], None] | None) -> None:
+        if callback is not None and self.gone:
+            callback()
+        else:
+            self._callback = callback
+
+    async def write_head(self, status: int, headers: Headers) -> None:
+        await self._write({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def write_body(self, data: bytes) -> None:
+        await self._write({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self) -> None:
+        await self._write({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, message: Message) -> None:
+        if self.gone or self._broken:
+            return
+        self.blocked_since = self._loop.time()
+        try:
+            await self._send(message)
+        finally:
+            self.blocked_since = None
+
+    def abort(self) -> None:
+        self._broken = True
+        transport = transport_of(self._send)
+        if transport is not None:
+            # A close would first flush what a stalled client never takes; an abort frees the socket now.
+            transport.abort()
+
+    def give_up(self) -> None:
+        self.abort()
+        if not self.gone:
+            self._leave()
+
+
+def transport_of(send: Send) -> asyncio.Transport | None:
+    """The connection behind an ASGI `send`, where the server lets one find it (uvicorn: `send` is a method of its cycle).
+
+    Without it a broken answer is still visible, since the handler returns without finishing it; only a client that takes
+    nothing keeps its socket until the server's own limits end it.
+    """
+    transport = getattr(getattr(send, "__self__", None), "transport", None)
+    return transport if isinstance(transport, asyncio.Transport) or hasattr(transport, "abort") else None

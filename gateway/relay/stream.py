@@ -1,0 +1,192 @@
+"""One answer on its way from the engine to the client: bytes through, usage seen, the grant ended.
+
+It promises:
+* bytes go on as they came; what the dialect's watcher cuts out is the usage event that nobody but us asked for.
+* the grant is released in the very tick in which the engine's end is seen, also while a slow client still reads.
+* a stream that breaks never ends quietly: between two events the client gets an error event of its dialect, within an
+  event (or in a plain answer) the connection is broken visibly.
+* every clock has its own ending, and after all of them both sides are closed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.admission.grant import Grant
+from gateway.core.errors import UpstreamFailed, UpstreamStage
+from gateway.core.outcomes import Outcome
+from gateway.dialects.dialect import Dialect, ErrorFacts, Watcher
+from gateway.relay.downstream import Downstream, Headers
+from gateway.relay.headers import answer_headers
+from gateway.relay.timeline import Timeline
+from gateway.relay.upstream import UpstreamExchange, UpstreamHead
+from gateway.relay.watchdog import Clocks
+
+# Gaps that are kept before they are handed on: an answer of any length costs no more memory than this.
+_GAPS_AT_ONCE: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What a broken stage is counted as before and after the answer began, its status, and its words for the caller."""
+
+    before: Outcome
+    after: Outcome
+    status: int
+    text: str
+
+
+_ERROR_BEFORE, _ERROR_AFTER = Outcome.UPSTREAM_ERROR_BEFORE, Outcome.UPSTREAM_ERROR_AFTER
+
+BROKEN: Final[Mapping[UpstreamStage, Broken]] = {
+    UpstreamStage.CONNECT: Broken(_ERROR_BEFORE, _ERROR_AFTER, 502, "could not be reached"),
+    UpstreamStage.CONNECT_TIMEOUT: Broken(_ERROR_BEFORE, _ERROR_AFTER, 504, "did not accept the connection in time"),
+    UpstreamStage.HEAD: Broken(_ERROR_BEFORE, _ERROR_AFTER, 502, "broke off before it answered"),
+    UpstreamStage.BODY: Broken(_ERROR_AFTER, _ERROR_AFTER, 502, "broke off in its answer"),
+    UpstreamStage.FIRST_TOKEN: Broken(Outcome.TIMEOUT_FIRST_TOKEN, Outcome.TIMEOUT_FIRST_TOKEN, 504, "sent no token in time"),
+    UpstreamStage.STALL: Broken(Outcome.TIMEOUT_STALL, Outcome.TIMEOUT_STALL, 504, "stalled in its answer"),
+    UpstreamStage.TOTAL: Broken(Outcome.TIMEOUT_TOTAL, Outcome.TIMEOUT_TOTAL, 504, "took longer than a request may"),
+    UpstreamStage.DRAIN: Broken(Outcome.DRAINED, Outcome.DRAINED, 503, "was cut off: this gateway is shutting down"),
+}
+
+
+def broken_facts(failure: UpstreamFailed) -> ErrorFacts:
+    """The error that a caller sees for a failure of the engine. The detail stays in the log: it may name hosts."""
+    broken = BROKEN[failure.stage]
+    return ErrorFacts(broken.status, f"upstream_{failure.stage.value}", f"the inference server {broken.text}")
+
+
+def is_event_stream(head: UpstreamHead) -> bool:
+    return head.content_type.startswith(b"text/event-stream")
+
+
+class Answer:
+    """An exchange with the engine while its answer is relayed. Watched by the watchdog from sending to the end."""
+
+    __slots__ = (
+        "_clocks",
+        "_dialect",
+        "_downstream",
+        "_exchange",
+        "_grant",
+        "_is_stream",
+        "_now",
+        "_on_gaps",
+        "_timeline",
+    )
+
+    def __init__(
+        self,
+        exchange: UpstreamExchange,
+        downstream: Downstream,
+        dialect: Dialect,
+        grant: Grant,
+        *,
+        is_stream: bool,
+        clocks: Clocks,
+        timeline: Timeline,
+        now: Callable[[], float],
+        on_gaps: Callable[[list[float]], None],
+    ) -> None:
+        """is_stream: the first-token and stall clocks run. on_gaps: takes seconds between token events, some at a time."""
+        self._exchange = exchange
+        self._downstream = downstream
+        self._dialect = dialect
+        self._grant = grant
+        self._is_stream = is_stream
+        self._clocks = clocks
+        self._timeline = timeline
+        self._now = now
+        self._on_gaps = on_gaps
+        exchange.on_end(self._engine_ended)
+
+    def _engine_ended(self) -> None:
+        self._timeline.upstream_ended = self._now()
+        self._grant.release()
+
+    async def read_head(self) -> UpstreamHead:
+        """The engine's own status and headers. Raises UpstreamFailed: nothing was sent to the client then."""
+        head = await self._exchange.head()
+        self._timeline.head = self._now()
+        return head
+
+    def watcher(self, head: UpstreamHead, *, hide_usage: bool) -> Watcher:
+        """Eyes for the answer with this head. hide_usage: cut out the usage event that we asked for ourselves."""
+        return self._dialect.watcher(
+            is_event_stream=is_event_stream(head), hide_usage=hide_usage, content_encoding=head.content_encoding
+        )
+
+    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers, *, hide_usage: bool) -> Outcome:
+        """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
+
+        own_headers: added to the engine's. Cancellation (the client has gone) passes through; the caller closes.
+        """
+        headers = answer_headers(head.headers, own_headers, is_event_stream=is_event_stream(head), length_changes=hide_usage)
+        await self._downstream.write_head(head.status, headers)
+        try:
+            await self._relay_body(watcher)
+            if is_event_stream(head) and 200 <= head.status < 300 and not (watcher.is_complete or watcher.has_error):
+                raise UpstreamFailed(self._grant.backend, UpstreamStage.BODY, "the stream ended without its end mark")
+        except UpstreamFailed as failure:
+            return await self._break(failure, watcher, head)
+        await self._downstream.finish()
+        if 400 <= head.status < 500:
+            return Outcome.ENGINE_REFUSED
+        if not 200 <= head.status < 300:
+            return Outcome.UPSTREAM_ERROR_BEFORE
+        return Outcome.UPSTREAM_ERROR_AFTER if watcher.has_error else Outcome.COMPLETED
+
+    async def _relay_body(self, watcher: Watcher) -> None:
+        timeline = self._timeline
+        while data := await self._exchange.read():
+            seen = watcher.token_events
+            data = watcher.feed(data)
+            if data:
+                await self._downstream.write_body(data)
+            if watcher.token_events != seen:
+                timeline.token_event(self._now())
+                if len(timeline.gaps) >= _GAPS_AT_ONCE:
+                    self._on_gaps(timeline.take_gaps())
+        if rest := watcher.finish():
+            await self._downstream.write_body(rest)
+
+    async def _break(self, failure: UpstreamFailed, watcher: Watcher, head: UpstreamHead) -> Outcome:
+        """The head is out, so no status can change any more: say it in the stream, or break the connection."""
+        outcome = BROKEN[failure.stage].after
+        if is_event_stream(head):
+            if rest := watcher.finish():
+                await self._downstream.write_body(rest)
+            if watcher.at_boundary:
+                await self._downstream.write_body(self._dialect.error_event(broken_facts(failure)))
+                await self._downstream.finish()
+                return outcome
+        self._downstream.abort()
+        return outcome
+
+    def check(self, now: float) -> None:
+        """The watchdog's look: end what is late, each clock in its own way."""
+        sent = self._timeline.sent
+        if sent is None:
+            return
+        blocked_since = self._downstream.blocked_since
+        if blocked_since is not None:
+            # The client is the one that is waited for: the engine is not late.
+            if now - blocked_since > self._clocks.send_s:
+                self._downstream.give_up()
+        elif self._is_stream and self._timeline.upstream_ended is None:
+            if self._timeline.first_token is None:
+                if now - sent > self._clocks.first_token_s:
+                    self.cut(UpstreamStage.FIRST_TOKEN)
+            elif now - self._exchange.last_read_at > self._clocks.stall_s:
+                self.cut(UpstreamStage.STALL)
+        if now - sent > self._clocks.total_s:
+            self.cut(UpstreamStage.TOTAL)
+
+    def cut(self, stage: UpstreamStage) -> None:
+        """End the exchange from our side; whoever relays it learns why."""
+        self._exchange.abort(UpstreamFailed(self._grant.backend, stage, "cut by the gateway"))
+
+    def close(self) -> None:
+        """Nothing more is wanted from the engine: what is still open is closed, and the grant ends."""
+        self._exchange.abort(None)
+        self._grant.release()

@@ -1,0 +1,58 @@
+"""Timeline: the instants of one request, in monotonic seconds, and the durations that the metrics name.
+
+Stamps only: nothing here waits, and no timer exists per request.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Every instant is None until it happened. arrived: the head's arrival."""
+
+    arrived: float
+    body_read: float | None = None
+    granted: float | None = None
+    sent: float | None = None
+    head: float | None = None
+    first_token: float | None = None
+    last_token: float | None = None
+    upstream_ended: float | None = None
+    ended: float | None = None
+    gaps: list[float] = field(default_factory=list)
+
+    def token_event(self, now: float) -> None:
+        """A token-bearing event was sent. Gaps are collected for the caller to take with `take_gaps`."""
+        if self.first_token is None:
+            self.first_token = now
+        elif self.last_token is not None:
+            self.gaps.append(now - self.last_token)
+        self.last_token = now
+
+    def take_gaps(self) -> list[float]:
+        gaps, self.gaps = self.gaps, []
+        return gaps
+
+    @property
+    def queue_wait_s(self) -> float | None:
+        """From the body's arrival to the grant."""
+        return since(self.body_read, self.granted)
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        """From the head's arrival to the first token-bearing event sent."""
+        return since(self.arrived, self.first_token)
+
+    @property
+    def upstream_first_token_s(self) -> float | None:
+        """From sending to the first token-bearing event."""
+        return since(self.sent, self.first_token)
+
+    @property
+    def total_s(self) -> float | None:
+        return since(self.arrived, self.ended)
+
+
+def since(start: float | None, end: float | None) -> float | None:
+    """Seconds from start to end; None unless both happened."""
+    return None if start is None or end is None else end - start

@@ -1,0 +1,108 @@
+"""The data plane's application: inference routes by one raw ASGI endpoint, everything else by FastAPI.
+
+FastAPI owns the application and declares every route, so that `/docs` lists them; requests to the inference routes are
+taken ahead of its middleware stack, which would cost more than the rest of the way together.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+
+from gateway import __version__
+from gateway.dialects import DIALECTS
+from gateway.dialects.dialect import Dialect
+from gateway.relay.downstream import Receive, Send
+from gateway.web.lifecycle import Lifecycle
+from gateway.web.operations import add_health
+from gateway.web.pass_through import OPEN_PATHS, pass_through
+from gateway.web.rooms import Rooms
+from gateway.web.serve_request import serve_request
+
+Scope = dict[str, Any]
+
+
+class Front:
+    """The ASGI application that the data port serves."""
+
+    def __init__(self, rooms: Rooms, lifecycle: Lifecycle) -> None:
+        self._rooms = rooms
+        self._app = data_app(rooms, lifecycle)
+        self._open_paths = OPEN_PATHS | rooms.choices.pass_through
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            dialect = DIALECTS.get(path) if scope["method"] == "POST" else None
+            if dialect is not None:
+                await serve_request(self._rooms, dialect, scope, receive, send)
+                return
+            if path in self._open_paths:
+                await pass_through(self._rooms, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class _RawAnswer(Response):
+    """Hands a request that came by way of FastAPI to the raw endpoint, as if it had been taken ahead of it."""
+
+    def __init__(self, rooms: Rooms, dialect: Dialect) -> None:
+        super().__init__()
+        self._rooms, self._dialect = rooms, dialect
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await serve_request(self._rooms, self._dialect, scope, receive, send)
+
+
+def data_app(rooms: Rooms, lifecycle: Lifecycle) -> FastAPI:
+    """What FastAPI serves on the data port."""
+    app = FastAPI(title="kvgate", version=__version__, redirect_slashes=False)
+    add_health(app, rooms, lifecycle)
+
+    @app.api_route("/v1/models", methods=["GET", "HEAD"], tags=["inference"], summary="The models that are served")
+    async def models() -> dict[str, Any]:
+        return models_of(rooms)
+
+    for path, dialect in DIALECTS.items():
+        _declare(app, rooms, path, dialect)
+
+    @app.exception_handler(404)
+    async def closed(request: Request, _: Exception) -> JSONResponse:
+        return _json_error(
+            404,
+            "not_found",
+            f"{request.url.path} is not served here. What kvgate cannot count it does not pass on: to open this path"
+            " without counting it, list it in KVGATE_PASS_THROUGH",
+        )
+
+    return app
+
+
+def _declare(app: FastAPI, rooms: Rooms, path: str, dialect: Dialect) -> None:
+    body = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
+
+    @app.post(path, tags=["inference"], summary=f"{dialect.name}, counted and held", openapi_extra={"requestBody": body})
+    async def inference() -> Response:
+        return _RawAnswer(rooms, dialect)
+
+
+def models_of(rooms: Rooms) -> dict[str, Any]:
+    """`GET /v1/models`: what the backends list, each name once, with the largest context."""
+    contexts: dict[str, int | None] = {}
+    for view in rooms.roster.views():
+        context = view.capacity.weighing.max_context if view.capacity is not None else None
+        for model in view.models:
+            known = contexts.get(model)
+            contexts[model] = context if known is None else max(known, context or 0)
+    return {
+        "object": "list",
+        "data": [
+            {"id": model, "object": "model", "created": 0, "owned_by": "kvgate", "max_model_len": context}
+            for model, context in contexts.items()
+        ],
+    }
+
+
+def _json_error(status: int, code: str, message: str) -> JSONResponse:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return JSONResponse({"error": error}, status)

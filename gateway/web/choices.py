@@ -1,0 +1,27 @@
+"""Choices: what the operator decided that one request meets on its way."""
+
+from dataclasses import dataclass
+
+from gateway.core.decisions import Mode
+from gateway.core.engine_rules import EngineRules
+from gateway.core.offer import DefaultOutput, Overlong
+from gateway.relay.watchdog import Clocks
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The operator's choices. Seconds and bytes; ask_usage None: where the engine is known to take it."""
+
+    mode: Mode
+    default_output: DefaultOutput
+    overlong: Overlong
+    ask_usage: bool | None
+    max_body_bytes: int
+    upload_timeout_s: float
+    queue_timeout_s: float
+    clocks: Clocks
+    pass_through: frozenset[str]
+
+    def asks_usage_of(self, rules: EngineRules) -> bool:
+        """Whether a stream that did not ask for its usage is sent on asking for it."""
+        return rules.takes_include_usage if self.ask_usage is None else self.ask_usage

@@ -1,0 +1,99 @@
+"""Errors to HTTP: the one place that knows statuses and retry headers. The dialect only dresses the body."""
+
+import math
+import random
+from dataclasses import dataclass
+from typing import assert_never
+
+from gateway.core.errors import InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
+from gateway.core.outcomes import Outcome, RejectReason, refusal
+from gateway.dialects.dialect import ErrorFacts
+from gateway.relay.stream import BROKEN, broken_facts
+
+Headers = list[tuple[bytes, bytes]]
+
+_NO_RETRY: tuple[bytes, bytes] = (b"x-should-retry", b"false")
+# Before the drain rate is known nobody can say when room will be; spread the callers, so that they do not return as one.
+_UNKNOWN_WAIT_S = (1.0, 5.0)
+_LONGEST_WAIT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """An answer of our own: its status and body facts, its retry headers, and what the request is counted as."""
+
+    facts: ErrorFacts
+    headers: Headers
+    outcome: Outcome
+
+    @property
+    def status(self) -> int:
+        return self.facts.status
+
+
+def status_of(reason: RejectReason) -> int:
+    """The HTTP status of each reason; a reason without one fails the type check."""
+    match reason:
+        case RejectReason.INVALID_REQUEST | RejectReason.CONTEXT_LENGTH | RejectReason.KV_BUDGET:
+            return 400
+        case RejectReason.UNKNOWN_MODEL:
+            return 404
+        case RejectReason.UPLOAD_TIMEOUT:
+            return 408
+        case RejectReason.BODY_TOO_LARGE:
+            return 413
+        case RejectReason.QUEUE_FULL | RejectReason.PREDICTED_WAIT | RejectReason.QUEUE_TIMEOUT | RejectReason.TENANT_LIMIT:
+            return 429
+        case RejectReason.NO_BACKEND | RejectReason.DRAINING:
+            return 503
+        case _:
+            assert_never(reason)
+
+
+def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
+    """The caller's error: nothing that waiting cures, so no retry is invited."""
+    facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message, error.param, error.facts)
+    headers = [_NO_RETRY]
+    if error.reason in (RejectReason.BODY_TOO_LARGE, RejectReason.UPLOAD_TIMEOUT):
+        # The rest of the body is not read: this connection cannot carry another request.
+        headers.append((b"connection", b"close"))
+    return ErrorAnswer(facts, headers, refusal(error.reason))
+
+
+def answer_to_rejected(error: Rejected, *, patience_left_s: float | None = None, jitter: random.Random) -> ErrorAnswer:
+    """Our decision. patience_left_s: how much longer this caller would have waited, None if it did not say."""
+    facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message)
+    if error.reason is RejectReason.KV_BUDGET or (
+        error.reason is RejectReason.QUEUE_TIMEOUT and patience_left_s is not None and patience_left_s <= 0
+    ):
+        return ErrorAnswer(facts, [_NO_RETRY], refusal(error.reason))
+    return ErrorAnswer(facts, retry_headers(error.retry_after_s, jitter), refusal(error.reason))
+
+
+def answer_to_upstream_failure(error: UpstreamFailed) -> ErrorAnswer:
+    """The engine's failure, before anything of an answer was sent. Retry is invited only where nothing was sent to it."""
+    unsent = error.stage in (UpstreamStage.CONNECT, UpstreamStage.CONNECT_TIMEOUT)
+    headers = [(b"retry-after", b"1"), (b"retry-after-ms", b"1000")] if unsent else [_NO_RETRY]
+    return ErrorAnswer(broken_facts(error), headers, BROKEN[error.stage].before)
+
+
+def answer_to_bug() -> ErrorAnswer:
+    facts = ErrorFacts(500, "gateway_error", "the gateway failed on this request; its log says why")
+    return ErrorAnswer(facts, [], Outcome.GATEWAY_ERROR)
+
+
+def retry_headers(wait_s: float | None, jitter: random.Random) -> Headers:
+    """`Retry-After` in whole seconds, 1 to 120, and the finer `retry-after-ms`; no two callers are told the same.
+
+    wait_s: the predicted wait, None while it is unknown. Both are given, since SDKs obey the finer and proxies the other.
+    """
+    if wait_s is None:
+        wait_s = jitter.uniform(*_UNKNOWN_WAIT_S)
+    else:
+        spread_s = max(2.0, wait_s / 4)
+        wait_s = min(wait_s, _LONGEST_WAIT_S - spread_s) + jitter.uniform(0.0, spread_s)
+    wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S)
+    return [
+        (b"retry-after", str(math.ceil(wait_s)).encode()),
+        (b"retry-after-ms", str(math.ceil(wait_s * 1000)).encode()),
+    ]

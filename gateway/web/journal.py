@@ -1,0 +1,186 @@
+"""The journal of one request: where it is, what is known of it, and in the end its outcome, its metrics and its log line.
+
+Content never enters it: no prompt, no answer, no key.
+"""
+
+import itertools
+import logging
+import secrets
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from gateway.admission.grant import Grant
+from gateway.core.decisions import Refused
+from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
+from gateway.core.offer import Offer
+from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.request import InferenceRequest
+from gateway.dialects.dialect import Watcher
+from gateway.metrics import OTHER_MODEL, Metrics
+from gateway.relay.timeline import Timeline, since
+from gateway.web.tally import Place, Tally
+from gateway.web.weigh import Weighed
+
+log = logging.getLogger("kvgate.request")
+
+_INSTANCE: Final = secrets.token_hex(4)
+_ids: Final = itertools.count(1)
+
+
+class Phase(StrEnum):
+    """What a request is doing, in the terms in which a departure or an error is reported."""
+
+    UPLOAD = "upload"
+    QUEUED = "queued"  # counted, weighed, or in line
+    WAITING = "waiting"  # granted, nothing of the answer yet
+    STREAMING = "streaming"
+
+
+GONE_IN: Final[Mapping[Phase, Outcome]] = {
+    Phase.UPLOAD: Outcome.CLIENT_GONE_UPLOAD,
+    Phase.QUEUED: Outcome.CLIENT_GONE_QUEUED,
+    Phase.WAITING: Outcome.CLIENT_GONE_WAITING,
+    Phase.STREAMING: Outcome.CLIENT_GONE_STREAMING,
+}
+
+# How a wait in line ended, in the words of kvgate_queue_wait_seconds.
+_WAIT_ENDED: Final[Mapping[Outcome, str]] = {
+    Outcome.TIMEOUT_QUEUE: "timeout",
+    Outcome.CLIENT_GONE_QUEUED: "client_gone",
+}
+
+
+class Journal:
+    """What is known of one request so far. Facts are attributes that the straight line fills in as it comes to know them."""
+
+    def __init__(self, dialect: str, *, tally: Tally, metrics: Metrics, now: float) -> None:
+        self.ticket_id = TicketId(next(_ids))
+        self.request_id = f"{_INSTANCE}-{self.ticket_id:x}"
+        self.timeline = Timeline(arrived=now)
+        self.phase = Phase.UPLOAD
+        self.gone_in: Phase | None = None
+        self.status: int | None = None
+        self.error: str | None = None
+        self.reason: RejectReason | None = None
+        self.request: InferenceRequest | None = None
+        self.weighed: Weighed | None = None
+        self.grant: Grant | None = None
+        self.offer: Offer | None = None
+        self.watcher: Watcher | None = None
+        self._dialect = dialect
+        self._metrics = metrics
+        self._entry = tally.arrive()
+
+    def enter(self, phase: Phase) -> None:
+        self.phase = phase
+
+    def in_line(self) -> None:
+        self._entry.move(Place.QUEUED)
+
+    def granted(self, grant: Grant, now: float) -> None:
+        self.grant = grant
+        self.timeline.granted = now
+        self.phase = Phase.WAITING
+        self._entry.move(Place.IN_FLIGHT)
+        self._metrics.granted(self.model_label, grant.worst_blocks)
+
+    @property
+    def model_label(self) -> str:
+        """A name that a backend listed, else `other`: callers cannot grow the label set."""
+        if self.request is None or self.weighed is None:
+            return OTHER_MODEL
+        model = self.request.model
+        listed = (name for view in self.weighed.pool.backends for name in view.models)
+        return model if model is not None and model in listed else OTHER_MODEL
+
+    @property
+    def blocks(self) -> int | None:
+        """Blocks held, or that would be held on the backend where the request is smallest."""
+        if self.grant is not None:
+            return self.grant.worst_blocks
+        if self.weighed is not None and self.weighed.offers:
+            return min(offer.blocks for offer in self.weighed.offers.values())
+        return None
+
+    def queue_ms(self, now: float) -> int:
+        """From the body's arrival to the grant, or until now."""
+        waited_s = since(self.timeline.body_read, self.timeline.granted or now) or 0.0
+        return round(max(waited_s, 0.0) * 1000)
+
+    def token_gaps(self, gaps_s: list[float]) -> None:
+        self._metrics.token_gaps(self.model_label, gaps_s)
+
+    def end(self, outcome: Outcome, now: float) -> None:
+        """The request has ended: count it, measure it, write its line. Its hold was given back before."""
+        self.timeline.ended = now
+        self._entry.end(outcome)
+        self._measure(outcome, now)
+        log.log(
+            logging.ERROR if outcome is Outcome.GATEWAY_ERROR else logging.INFO,
+            "request",
+            extra={"fields": {name: value for name, value in self._fields(outcome, now).items() if value is not None}},
+        )
+
+    def _measure(self, outcome: Outcome, now: float) -> None:
+        metrics, model, times = self._metrics, self.model_label, self.timeline
+        metrics.request_ended(model, outcome, ANONYMOUS)
+        if self.reason is not None:
+            metrics.rejected(self.weighed.pool.name if self.weighed else "", STANDARD_LANE, self.reason)
+        if times.body_read is not None and self.weighed is not None:
+            ended = "granted" if times.granted is not None else _WAIT_ENDED.get(outcome, "refused")
+            metrics.waited(STANDARD_LANE, ended, (times.granted or now) - times.body_read)
+        if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
+            metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
+        metrics.token_gaps(model, times.take_gaps())
+        metrics.duration(model, now - times.arrived)
+        if self.grant is not None and self.grant.granted.verdict is not None:
+            metrics.would_have(self.grant.ticket.pool, _word(self.grant.granted.verdict))
+        if self.watcher is not None:
+            self._measure_usage(self.watcher, outcome)
+
+    def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
+        usage = watcher.usage
+        if usage is not None:
+            self._metrics.used(self.model_label, usage.prompt_tokens, usage.output_tokens)
+            if self.weighed is not None and usage.prompt_tokens and self.weighed.count.total:
+                self._metrics.estimate_ratio(self.model_label, self.weighed.count.total / usage.prompt_tokens)
+        elif outcome in (Outcome.COMPLETED, Outcome.CAPPED):
+            self._metrics.usage_missing(self.model_label)
+
+    def _fields(self, outcome: Outcome, now: float) -> dict[str, object]:
+        request, weighed, times = self.request, self.weighed, self.timeline
+        usage = self.watcher.usage if self.watcher is not None else None
+        verdict = self.grant.granted.verdict if self.grant is not None else None
+        return {
+            "request_id": self.request_id,
+            "dialect": self._dialect,
+            "outcome": outcome.value,
+            "status": self.status,
+            "error": self.error,
+            "model": self.model_label,
+            "tenant": ANONYMOUS,
+            "lane": STANDARD_LANE,
+            "backend": self.grant.backend if self.grant is not None else None,
+            "stream": request.stream if request is not None else None,
+            "prompt_tokens_counted": weighed.count.total if weighed is not None else None,
+            "count": weighed.count.kind.value if weighed is not None else None,
+            "cap_tokens": request.cap_tokens if request is not None else None,
+            "written_cap_tokens": self.offer.cap_to_write if self.offer is not None else None,
+            "blocks": self.blocks,
+            "would_have": _word(verdict) if verdict is not None else None,
+            "prompt_tokens": usage.prompt_tokens if usage is not None else None,
+            "output_tokens": usage.output_tokens if usage is not None else None,
+            "queue_ms": self.queue_ms(now),
+            "ttft_ms": _ms(times.time_to_first_token_s),
+            "upstream_ms": _ms(since(times.sent, times.upstream_ended)),
+            "total_ms": _ms(times.total_s),
+        }
+
+
+def _word(verdict: object) -> str:
+    return f"refused_{verdict.reason.value}" if isinstance(verdict, Refused) else "waited"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)

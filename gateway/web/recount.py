@@ -1,0 +1,73 @@
+"""Recount: exact counts in the background, while somebody waits because of a bound.
+
+A request that fits on its bound waits for nothing, and holds more than it may take. That matters only once somebody
+waits for the same backend: then the exact counts of those who run there and of those who wait are asked for, one after
+another, and each shrinks its hold when it arrives. Nothing is asked for while nobody waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gateway.admission.controller import Controller
+from gateway.backends.counting import ExactCounter
+from gateway.core.names import BackendName, TicketId
+from gateway.core.offer import CountKind, PromptCount
+from gateway.core.request import InferenceRequest
+from gateway.core.ticket import Need, Ticket
+
+# What the same request needs on each backend, once its prompts are counted exactly.
+Reweigh = Callable[[PromptCount], Mapping[BackendName, Need]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """A waiting or running request that is weighed by a bound."""
+
+    ticket: Ticket
+    request: InferenceRequest
+    reweigh: Reweigh
+
+
+class Recount:
+    """Keeps the requests that are weighed by a bound, and counts them while somebody waits. One task per backend at most."""
+
+    def __init__(self, counter: ExactCounter, controller: Controller) -> None:
+        self._counter = counter
+        self._controller = controller
+        self._bounded: dict[TicketId, _Bounded] = {}
+        self._tasks: dict[BackendName, asyncio.Task[None]] = {}
+
+    def note(self, ticket: Ticket, request: InferenceRequest, reweigh: Reweigh) -> None:
+        """This request is weighed by a bound from now on; `forget` it when it ends."""
+        self._bounded[ticket.id] = _Bounded(ticket, request, reweigh)
+
+    def forget(self, ticket: TicketId) -> None:
+        self._bounded.pop(ticket, None)
+
+    def somebody_waits(self, ticket: Ticket) -> None:
+        """This ticket was queued: see to it that exact counts are asked for where it may run."""
+        if not self._bounded:
+            return
+        for backend in ticket.needs:
+            task = self._tasks.get(backend)
+            if task is None or task.done():
+                self._tasks[backend] = asyncio.create_task(self._count_on(backend), name=f"recount on {backend}")
+
+    async def _count_on(self, backend: BackendName) -> None:
+        while self._controller.has_waiting_for(backend):
+            # The oldest first: those who run, then those at the head of the line.
+            bounded = next((seen for seen in self._bounded.values() if backend in seen.ticket.needs), None)
+            if bounded is None:
+                return
+            # Asked for once, whatever comes of it.
+            self.forget(bounded.ticket.id)
+            tokens = await self._counter.count(backend, bounded.request)
+            if tokens is not None:
+                self._controller.reweigh(bounded.ticket.id, bounded.reweigh(PromptCount(tokens, CountKind.EXACT)))
+
+    async def stop(self) -> None:
+        tasks = [task for task in self._tasks.values() if not task.done()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

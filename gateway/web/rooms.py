@@ -1,0 +1,34 @@
+"""Rooms: what a request needs on its way, built once by the assembly and passed by value."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.admission.controller import Controller
+from gateway.backends.counting import ExactCounter
+from gateway.backends.roster import Roster
+from gateway.clock import Clock
+from gateway.core.names import BackendName
+from gateway.metrics import Metrics
+from gateway.relay.watchdog import Watchdog
+from gateway.web.choices import Choices
+from gateway.web.recount import Recount
+from gateway.web.running import Running
+from gateway.web.tally import Tally
+from gateway.web.upstream import Upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Rooms:
+    roster: Roster
+    counter: ExactCounter
+    controller: Controller
+    recount: Recount
+    upstreams: Mapping[BackendName, Upstream]
+    running: Running
+    watchdog: Watchdog
+    tally: Tally
+    metrics: Metrics
+    clock: Clock
+    jitter: random.Random
+    choices: Choices

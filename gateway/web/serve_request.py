@@ -1,0 +1,260 @@
+"""The straight line of a request: read, count, weigh, admit, send, relay, end.
+
+`travel` reads from top to bottom, one call into one room a step. It promises that every request whose head was parsed ends
+in exactly one outcome, one log line, and nothing held, whatever ends it: an answer, an error of ours, the engine's, or
+the client's departure in any phase, which reaches this task as its cancellation.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gateway.admission.grant import Grant
+from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
+from gateway.core.offer import CountKind
+from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.request import InferenceRequest
+from gateway.core.ticket import Ticket
+from gateway.dialects.dialect import Dialect
+from gateway.relay.downstream import AsgiDownstream, Receive, Send
+from gateway.relay.headers import header_value
+from gateway.relay.stream import Answer
+from gateway.web import error_answers
+from gateway.web.error_answers import ErrorAnswer, Headers
+from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.rooms import Rooms
+from gateway.web.weigh import Weighed, reweigh, weigh
+
+log = logging.getLogger("kvgate.web")
+
+# Seconds that SDKs say they will wait for an answer. The smallest of those sent counts.
+_PATIENCE: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-request-timeout")
+
+
+async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+    """Serve one call of an inference route, as an ASGI application would."""
+    client = AsgiDownstream(receive, send)
+    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, now=rooms.clock.now())
+    line = Line(rooms, dialect, scope, client, journal)
+    try:
+        outcome = await line.travel()
+    except GatewayError as error:
+        outcome = await line.answer_error(error)
+    except asyncio.CancelledError:
+        if journal.gone_in is None:
+            journal.end(Outcome.DRAINED, rooms.clock.now())
+            raise
+        # The client's departure cancelled us: that is the end of the request, not of the task.
+        line.task.uncancel()
+        outcome = GONE_IN[journal.gone_in]
+    except Exception as error:
+        log.exception("a request failed inside the gateway", extra={"fields": {"request_id": journal.request_id}})
+        outcome = await line.answer_error(error)
+    finally:
+        client.unwatch()
+    journal.end(outcome, rooms.clock.now())
+
+
+class Line:
+    """One request on its way, its steps in the order in which they happen."""
+
+    def __init__(
+        self, rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], client: AsgiDownstream, journal: Journal
+    ) -> None:
+        self._rooms = rooms
+        self._dialect = dialect
+        self._client = client
+        self._journal = journal
+        self._headers: Headers = scope["headers"]
+        self._query: bytes = scope.get("query_string", b"")
+        self._patience_s = patience_of(self._headers)
+        self._head_sent = False
+        self._runs_on = False
+        task = asyncio.current_task()
+        assert task is not None, "an ASGI server calls its application in a task"
+        self.task = task
+        client.on_gone(self._client_left)
+
+    async def travel(self) -> Outcome:
+        """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
+        rooms, journal = self._rooms, self._journal
+        body = await self._read_body()
+        self._client.watch()
+        journal.timeline.body_read = rooms.clock.now()
+        request = journal.request = self._dialect.read_request(body)
+
+        journal.enter(Phase.QUEUED)
+        weighed = journal.weighed = await weigh(rooms, request)
+        try:
+            grant = await self._admit(request, weighed)
+            try:
+                journal.granted(grant, rooms.clock.now())
+                return await self._send_and_relay(body, request, weighed, grant)
+            finally:
+                grant.release()
+        finally:
+            rooms.recount.forget(journal.ticket_id)
+
+    async def _read_body(self) -> bytes:
+        choices = self._rooms.choices
+        length = header_value(self._headers, b"content-length")
+        if length is not None and length.isdigit() and int(length) > choices.max_body_bytes:
+            raise InvalidRequest(
+                f"the request body is larger than {choices.max_body_bytes} bytes",
+                reason=RejectReason.BODY_TOO_LARGE,
+                facts={"limit_bytes": choices.max_body_bytes},
+            )
+        try:
+            async with asyncio.timeout(choices.upload_timeout_s):
+                return await self._client.read_body(choices.max_body_bytes)
+        except TimeoutError:
+            raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None
+
+    async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
+        rooms, journal = self._rooms, self._journal
+        arrived = journal.timeline.arrived
+        limit_s = rooms.choices.queue_timeout_s
+        ticket = Ticket(
+            id=journal.ticket_id,
+            pool=weighed.pool.name,
+            needs=weighed.needs,
+            arrived=arrived,
+            deadline=arrived + (limit_s if self._patience_s is None else min(limit_s, self._patience_s)),
+            affinity=request.affinity,
+            prompt_tokens=weighed.count.total,
+            cap_tokens=weighed.output_tokens,
+        )
+        if weighed.count.kind is CountKind.BOUND:
+            rooms.recount.note(ticket, request, lambda count: reweigh(weighed.pool, request, count, rooms.choices))
+        return await rooms.controller.admit(ticket, on_queued=self._queued)
+
+    def _queued(self, ticket: Ticket) -> None:
+        self._journal.in_line()
+        self._rooms.recount.somebody_waits(ticket)
+
+    async def _send_and_relay(self, body: bytes, request: InferenceRequest, weighed: Weighed, grant: Grant) -> Outcome:
+        rooms, journal, dialect = self._rooms, self._journal, self._dialect
+        rules = rooms.roster.view(grant.backend).rules
+        offer = journal.offer = weighed.offers[grant.backend]
+        if offer.cap_to_write is not None:
+            body = dialect.write_cap(body, offer.cap_to_write)
+        hide_usage = False
+        if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rules):
+            asked = dialect.ask_usage(body)
+            hide_usage, body = asked is not body, asked
+
+        upstream = rooms.upstreams[grant.backend]
+        journal.timeline.sent = rooms.clock.now()
+        try:
+            exchange = await upstream.send(b"POST", dialect.path, self._query, self._headers, body)
+        except UpstreamFailed as failure:
+            if failure.stage is UpstreamStage.CONNECT:
+                rooms.roster.note_connect_refused(grant.backend)
+            raise
+        # Such an engine computes a plain answer to its end although its client has left: so long the hold stays.
+        self._runs_on = rules.runs_on_when_left and not request.stream
+        answer = Answer(
+            exchange,
+            self._client,
+            dialect,
+            grant,
+            is_stream=request.stream,
+            clocks=rooms.choices.clocks,
+            timeline=journal.timeline,
+            now=rooms.clock.now,
+            on_gaps=journal.token_gaps,
+        )
+        rooms.running.add(answer)
+        rooms.watchdog.watch(answer)
+        try:
+            head = await answer.read_head()
+            rooms.roster.note_alive(grant.backend)
+            journal.status = head.status
+            watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
+            journal.enter(Phase.STREAMING)
+            self._head_sent = True
+            outcome = await answer.relay(head, watcher, self._own_headers(), hide_usage=hide_usage)
+        finally:
+            rooms.watchdog.unwatch(answer)
+            rooms.running.discard(answer)
+            answer.close()
+        if journal.gone_in is not None:
+            return GONE_IN[journal.gone_in]
+        if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
+            return Outcome.CAPPED
+        return outcome
+
+    def _client_left(self) -> None:
+        self._journal.gone_in = self._journal.phase
+        if not self._runs_on:
+            self.task.cancel()
+
+    def _own_headers(self) -> Headers:
+        """What every answer carries."""
+        journal = self._journal
+        headers = [
+            (b"x-kvgate-request-id", journal.request_id.encode()),
+            (b"x-kvgate-queue-ms", str(journal.queue_ms(self._rooms.clock.now())).encode()),
+        ]
+        if journal.blocks is not None:
+            headers.append((b"x-kvgate-blocks", str(journal.blocks).encode()))
+        if journal.offer is not None and journal.offer.cap_to_write is not None:
+            headers.append((b"x-kvgate-output-cap", str(journal.offer.cap_to_write).encode()))
+        return headers
+
+    async def answer_error(self, error: Exception) -> Outcome:
+        """Tell the caller, in its dialect, why there is no answer."""
+        journal = self._journal
+        self._client.on_gone(None)
+        answer = self._error_answer(error)
+        journal.status = answer.status
+        journal.error = str(error) if isinstance(error, UpstreamFailed) else answer.facts.message
+        if isinstance(error, InvalidRequest | Rejected):
+            journal.reason = error.reason
+        if self._head_sent:
+            # The status is out already: only a broken end can still tell.
+            self._client.abort()
+            return answer.outcome
+        body = self._dialect.error_body(answer.facts)
+        await self._client.write_head(
+            answer.status,
+            [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *answer.headers,
+                *self._own_headers(),
+            ],
+        )
+        await self._client.write_body(body)
+        await self._client.finish()
+        return answer.outcome
+
+    def _error_answer(self, error: Exception) -> ErrorAnswer:
+        match error:
+            case InvalidRequest():
+                return error_answers.answer_to_invalid(error)
+            case Rejected():
+                left_s = None
+                if self._patience_s is not None:
+                    left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
+                return error_answers.answer_to_rejected(error, patience_left_s=left_s, jitter=self._rooms.jitter)
+            case UpstreamFailed():
+                return error_answers.answer_to_upstream_failure(error)
+            case _:
+                return error_answers.answer_to_bug()
+
+
+def patience_of(headers: Headers) -> float | None:
+    """Seconds that the caller will wait, None if it does not say. What is not a positive number says nothing."""
+    said: list[float] = []
+    for name in _PATIENCE:
+        value = header_value(headers, name)
+        try:
+            seconds = float(value) if value is not None else 0.0
+        except ValueError:
+            continue
+        # A comparison with NaN is false, so NaN is dropped here as well.
+        if 0 < seconds < float("inf"):
+            said.append(seconds)
+    return min(said, default=None)

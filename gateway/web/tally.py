@@ -1,0 +1,101 @@
+"""The tally: every request is in exactly one place, and ends exactly once.
+
+received = outcomes + queued + in flight + reading, at every instant and by construction: a request is moved from one
+count to another, never added to one without being taken from the other.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.core.outcomes import Outcome
+
+
+class Place(StrEnum):
+    """Where a request is while it has not ended. READING covers the upload, the parse and the count."""
+
+    READING = "reading"
+    QUEUED = "queued"
+    IN_FLIGHT = "in_flight"
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    received: int
+    reading: int
+    queued: int
+    in_flight: int
+    outcomes: Mapping[Outcome, int]
+
+
+class Tally:
+    """Counts of one gateway since its start."""
+
+    def __init__(self) -> None:
+        self._places: Counter[Place] = Counter()
+        self._outcomes: Counter[Outcome] = Counter()
+        self._became_idle = asyncio.Event()
+
+    def arrive(self) -> "Entry":
+        """A request whose head was parsed."""
+        self._places[Place.READING] += 1
+        return Entry(self)
+
+    def counts(self) -> Counts:
+        places = self._places
+        return Counts(
+            received=places.total() + self._outcomes.total(),
+            reading=places[Place.READING],
+            queued=places[Place.QUEUED],
+            in_flight=places[Place.IN_FLIGHT],
+            outcomes={outcome: self._outcomes[outcome] for outcome in Outcome},
+        )
+
+    @property
+    def unfinished(self) -> int:
+        return self._places.total()
+
+    async def wait_until_idle(self) -> None:
+        """Return once no request is anywhere on its way."""
+        while self.unfinished:
+            self._became_idle.clear()
+            await self._became_idle.wait()
+
+    def _move(self, source: Place, target: Place) -> None:
+        self._places[source] -= 1
+        self._places[target] += 1
+
+    def _end(self, place: Place, outcome: Outcome) -> None:
+        self._places[place] -= 1
+        self._outcomes[outcome] += 1
+        if not self.unfinished:
+            self._became_idle.set()
+
+
+class Entry:
+    """One request's line in the tally."""
+
+    __slots__ = ("_place", "_tally", "outcome")
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._place = Place.READING
+        self.outcome: Outcome | None = None
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    def move(self, place: Place) -> None:
+        if place is not self._place:
+            self._tally._move(self._place, place)
+            self._place = place
+
+    def end(self, outcome: Outcome) -> None:
+        """The request ended. A second end would be a bug, and is one."""
+        if self.outcome is not None:
+            raise RuntimeError(f"request ended as {self.outcome} already, now as {outcome}")
+        self.outcome = outcome
+        self._tally._end(self._place, outcome)

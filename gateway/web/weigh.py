@@ -1,0 +1,133 @@
+"""Count and weigh: from a parsed request to what it needs on each backend of its pool.
+
+The bound decides wherever it can; the exact count is asked for only where the bound would refuse, or where a cap of ours
+depends on it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.backends.view import BackendView, Pool
+from gateway.core.decisions import Mode
+from gateway.core.demand import Demand, SequenceDemand
+from gateway.core.errors import InvalidRequest, Rejected
+from gateway.core.names import BackendName
+from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, make_offer
+from gateway.core.outcomes import RejectReason
+from gateway.core.request import InferenceRequest
+from gateway.core.ticket import Need
+from gateway.tokens.bound import is_exact, prompt_bound
+from gateway.web.choices import Choices
+from gateway.web.rooms import Rooms
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A request with what it would hold on each backend that can serve it. would_refuse: only in observe mode."""
+
+    pool: Pool
+    count: PromptCount
+    offers: Mapping[BackendName, Offer]
+    would_refuse: RejectReason | None = None
+
+    @property
+    def needs(self) -> dict[BackendName, Need]:
+        return needs_of(self.offers)
+
+    @property
+    def output_tokens(self) -> int:
+        """The most that one of its sequences may produce, on any backend."""
+        return max(group.output_tokens for offer in self.offers.values() for group in offer.demand.groups)
+
+
+def needs_of(offers: Mapping[BackendName, Offer]) -> dict[BackendName, Need]:
+    return {name: Need(offer.blocks, offer.seats) for name, offer in offers.items()}
+
+
+async def weigh(rooms: Rooms, request: InferenceRequest) -> Weighed:
+    """What the request needs, on every backend that could ever serve it.
+
+    Raises InvalidRequest where none ever can, with the numbers of the one that comes nearest; Rejected where no backend
+    has told its capacity yet.
+    """
+    pool = await find_pool(rooms, request.model)
+    known = [view for view in pool.backends if view.capacity is not None]
+    if not known and rooms.choices.mode is Mode.ENFORCE:
+        raise Rejected("no backend has a known KV budget at the moment", reason=RejectReason.NO_BACKEND, retry_after_s=None)
+    count = bound_of(request)
+    offers, unfit, count_first = _offers(known, request, count, rooms.choices)
+    if count_first is not None:
+        tokens = await rooms.counter.count(count_first, request)
+        exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
+        count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
+        offers, unfit, _ = _offers(known, request, count, rooms.choices)
+    if offers:
+        return Weighed(pool, count, offers)
+    nearest = max(unfit, key=lambda found: found.limit) if unfit else None
+    if rooms.choices.mode is Mode.OBSERVE:
+        blind = {view.name: _blind_offer(view, nearest, request) for view in pool.backends}
+        return Weighed(pool, count, blind, nearest.reason if nearest else RejectReason.NO_BACKEND)
+    assert nearest is not None, "a known backend answers with an offer or with why not"
+    raise InvalidRequest(nearest.message, reason=nearest.reason, param=nearest.param, facts=nearest.facts)
+
+
+async def find_pool(rooms: Rooms, model: str | None) -> Pool:
+    """The backends that serve `model`. Raises InvalidRequest for a model that nobody lists, after a fresh look."""
+    pool = rooms.roster.pool_for(model)
+    if pool is None:
+        await rooms.roster.refresh_models()
+        pool = rooms.roster.pool_for(model)
+    if pool is None:
+        raise InvalidRequest(
+            "no backend serves this model: GET /v1/models lists those that are served",
+            reason=RejectReason.UNKNOWN_MODEL,
+            param="model",
+        )
+    return pool
+
+
+def bound_of(request: InferenceRequest) -> PromptCount:
+    """The cheap count: exact for prompts that came as token ids, else never below the truth."""
+    bounds = tuple(prompt_bound(prompt) for prompt in request.prompts)
+    return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
+
+
+def reweigh(pool: Pool, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:
+    """The needs by an exact count that came later. A backend where it now turns out unfit keeps what is held."""
+    offers, _, _ = _offers([view for view in pool.backends if view.capacity is not None], request, count, choices)
+    return needs_of(offers)
+
+
+def _offers(
+    views: list[BackendView], request: InferenceRequest, count: PromptCount, choices: Choices
+) -> tuple[dict[BackendName, Offer], list[Unfit], BackendName | None]:
+    offers: dict[BackendName, Offer] = {}
+    unfit: list[Unfit] = []
+    count_first: BackendName | None = None
+    for view in views:
+        assert view.capacity is not None
+        found = make_offer(
+            request,
+            count,
+            rules=view.capacity.rules,
+            weighing=view.capacity.weighing,
+            budget=view.capacity.budget,
+            default_output=choices.default_output,
+            overlong=choices.overlong,
+        )
+        match found:
+            case Offer():
+                offers[view.name] = found
+            case Unfit():
+                unfit.append(found)
+            case CountFirst():
+                if count_first is None or not view.healthy:
+                    count_first = view.name
+    return offers, unfit, count_first
+
+
+def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceRequest) -> Offer:
+    """In observe mode the engine gets also what enforcing would refuse; it is charged with what it asks for."""
+    blocks = nearest.facts.get("need_blocks", 1) if nearest else 1
+    sequences = request.n * max(len(request.prompts), 1)
+    return Offer(max(blocks, 1), sequences, Demand((SequenceDemand(0, request.cap_tokens or 0, sequences),)))
