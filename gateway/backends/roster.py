@@ -7,11 +7,13 @@ It promises:
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
-from gateway.backends.probe import Prober
+from gateway.backends.probe import PROBE_LIMIT_S, Prober
 from gateway.backends.view import BackendView, Pool
 from gateway.backends.watch import BackendSpec, Watch
 from gateway.clock import Clock
@@ -64,7 +66,7 @@ class Roster:
                 prober.probe(spec.name, spec.url, key=spec.key),
                 clock=clock,
                 queue_timeout_s=queue_timeout_s,
-                written_blocks=lambda name=spec.name: written_blocks(name),  # type: ignore[misc]
+                written_blocks=partial(written_blocks, spec.name),
                 changed=self._changed,
             )
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,12 +134,15 @@ class Roster:
         return tuple(self._members)
 
     async def refresh_models(self) -> None:
-        """Ask for all lists of models again, at most every 5 s; whoever comes meanwhile waits for the answer under way."""
+        """Ask for all lists of models again, at most every 5 s and for at most 5 s; whoever comes meanwhile waits for the
+        answers under way."""
         async with self._refreshing:
             if self._clock.now() < self._refreshed_at + MODELS_AGAIN_S:
                 return
+            with contextlib.suppress(TimeoutError):  # what came in time counts
+                async with asyncio.timeout(PROBE_LIMIT_S):
+                    await asyncio.gather(*(watch.look(anew=True) for watch in self._watches.values()))
             self._refreshed_at = self._clock.now()
-            await asyncio.gather(*(watch.look(anew=True) for watch in self._watches.values()))
 
     def note_connect_refused(self, name: BackendName) -> None:
         """A request could not connect to it."""

@@ -28,6 +28,7 @@ PERIOD_S: Final = 2.0
 REDISCOVER_S: Final = 30.0
 REDISCOVER_UNKNOWN_S: Final = 10.0
 NEEDS_KEY: Final = "needs a key: set KVGATE_BACKEND_KEY"
+NEEDS_ANOTHER_KEY: Final = "does not take the key in KVGATE_BACKEND_KEY"
 
 log = logging.getLogger("kvgate.backends")
 
@@ -81,6 +82,7 @@ class Watch:
         self._distrust: str | None = None
         self._trouble = "not asked yet"
         self._said: set[str] = set()
+        self._said_unhealthy = False
         self._asking = asyncio.Lock()
         self.view = self._make_view()
 
@@ -263,8 +265,8 @@ class Watch:
             named = self.spec.engine if self.spec.engine != AUTO else UNKNOWN_ENGINE
             outcome = work_out(EngineReport(named), self._given)
             self._capacity = outcome if isinstance(outcome, Capacity) else None
-        self._trouble = NEEDS_KEY
-        self._say_once(logging.WARNING, NEEDS_KEY)
+        self._trouble = NEEDS_KEY if self.spec.key is None else NEEDS_ANOTHER_KEY
+        self._say_once(logging.WARNING, self._trouble)
 
     def _failed(self, error: UpstreamFailed, started: float) -> None:
         now = self._clock.now()
@@ -281,8 +283,10 @@ class Watch:
         """One line when it goes and one when it comes back."""
         if was_healthy and not self._health.healthy:
             log.warning("%s: unhealthy, no new requests go there: %s", self.spec.name, self._trouble)
-        elif self._health.healthy and not was_healthy and self.generation > 1:
+            self._said_unhealthy = True
+        elif self._health.healthy and self._said_unhealthy:
             log.info("%s: answers again", self.spec.name)
+            self._said_unhealthy = False
 
     def _say_once(self, level: int, sentence: str) -> None:
         if sentence not in self._said:

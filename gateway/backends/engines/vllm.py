@@ -12,6 +12,7 @@ What it says and what we make of it:
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,8 +115,8 @@ class Vllm:
         chat = request.countable.chat
         if chat is not None:
             members = {**model, **{name: raw for name, raw in chat.items() if name in _CHAT_MEMBERS}}
-            if "reasoning_effort" in chat:
-                kwargs = _template_kwargs(chat.get("chat_template_kwargs"), chat["reasoning_effort"])
+            if any(name in chat for name in _TEMPLATE_MEMBERS):
+                kwargs = _template_kwargs(chat)
                 if kwargs is None:
                     return None
                 members["chat_template_kwargs"] = kwargs
@@ -144,21 +145,22 @@ _CHAT_MEMBERS: Final = frozenset(
 )
 
 
-def _template_kwargs(given: bytes | None, effort: bytes) -> bytes | None:
-    """The template's arguments as the chat route passes them: /tokenize does not know `reasoning_effort` by itself."""
+# What the chat route hands to the template and /tokenize does not know by itself.
+_TEMPLATE_MEMBERS: Final = ("documents", "reasoning_effort")
+
+
+def _template_kwargs(chat: Mapping[str, bytes]) -> bytes | None:
+    """The template's arguments as the chat route passes them, None if they are not what they should be."""
     try:
-        kwargs = json.loads(given) if given is not None else {}
-        effort_value = json.loads(effort)
-    except ValueError:
+        kwargs = json.loads(chat.get("chat_template_kwargs", b"{}"))
+        extra = {name: value for name in _TEMPLATE_MEMBERS if (value := json.loads(chat.get(name, b"null"))) is not None}
+    except (ValueError, RecursionError):
         return None
-    if kwargs is None:
-        kwargs = {}
-    if not isinstance(kwargs, dict):
+    if kwargs is not None and not isinstance(kwargs, dict):
         return None
-    if effort_value is not None:
-        kwargs.setdefault("reasoning_effort", effort_value)
-        kwargs.setdefault("enable_thinking", effort_value != "none")
-    return json.dumps(kwargs).encode()
+    if "reasoning_effort" in extra:
+        extra["enable_thinking"] = extra["reasoning_effort"] != "none"
+    return json.dumps({**extra, **(kwargs or {})}).encode()
 
 
 def _read_count(answer: object) -> int | None:
