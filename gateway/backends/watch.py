@@ -315,7 +315,7 @@ class Watch:
             capacity=capacity,
             rules=rules,
             used_blocks=self._use.used_blocks if healthy else None,
-            foreign_blocks=self._foreign_blocks,
+            foreign_blocks=self._foreign_blocks if healthy else 0,
             preemptions=self._use.preemptions,
             running=self._use.running if healthy else None,
             waiting=self._use.waiting if healthy else None,

@@ -307,6 +307,18 @@ async def test_foreign_blocks_are_told_after_ten_seconds_and_taken_back_at_once(
     assert house.changes[-1].foreign_blocks == 0
 
 
+async def test_a_backend_that_is_gone_has_no_foreign_blocks(house: House) -> None:
+    engine = await house.engine()
+    script_vllm(engine, usage=1.0)
+    roster = house.roster(BackendSpec(A, engine.url))
+    await house.looks(roster, 6)
+    assert roster.view(A).foreign_blocks == 64
+    await engine.go_away()
+    await house.looks(roster, 2)
+    assert roster.view(A).foreign_blocks == 0
+    assert roster.view(A).used_blocks is None
+
+
 async def test_an_assumed_formula_is_given_up_at_the_first_preemption(house: House, caplog: pytest.LogCaptureFixture) -> None:
     engine = await house.engine()
     script_vllm(engine, cache_tokens=None)
