@@ -105,7 +105,7 @@ class Roster:
 
     @property
     def conflicts(self) -> tuple[str, ...]:
-        """Settings that turned out to contradict what an engine has, one sentence each with the backend's name."""
+        """Settings that contradict what an engine had when it was first seen, one sentence each with the backend's name."""
         return tuple(f"{name}: {watch.conflict}" for name, watch in self._watches.items() if watch.conflict is not None)
 
     def views(self) -> tuple[BackendView, ...]:

@@ -75,6 +75,7 @@ class Watch:
         self._report: EngineReport | None = None
         self._asked_at = float("-inf")
         self._capacity: Capacity | None = None
+        self._had_capacity = False
         self._use = LiveUse()
         self._foreign = Foreign()
         self._foreign_blocks = 0
@@ -232,12 +233,14 @@ class Watch:
         if isinstance(outcome, NoCapacity):
             self._capacity = None
             self._trouble = outcome.message
-            self.conflict = outcome.message if outcome.conflict else None
+            # Later an engine that came back smaller is an outage of that backend, not a wrong start.
+            self.conflict = outcome.message if outcome.conflict and not self._had_capacity else None
             self._say_once(logging.WARNING, outcome.message)
             return
         self.conflict = None
         self._trouble = ""
         self._capacity = self._with_seats(outcome)
+        self._had_capacity = True
         if before is None or before.budget != self._capacity.budget or before.weighing != self._capacity.weighing:
             log.info("%s: %s", self.spec.name, _describe(self._report, self._capacity))
         for sentence in self._capacity.assumptions:

@@ -376,6 +376,18 @@ async def test_a_reserve_that_leaves_nothing_is_a_conflict_by_name(house: House)
     assert house.changes[-1].state_text in conflict
 
 
+async def test_an_engine_that_comes_back_too_small_for_the_reserve_is_no_conflict_but_gets_no_grants(house: House) -> None:
+    engine = await house.engine()
+    script_vllm(engine)
+    roster = house.roster(BackendSpec(A, engine.url, given=GivenCapacity(reserve=Reserve.parse("40"))))
+    await house.looks(roster, 1)
+    script_vllm(engine, blocks=33, cache_tokens=1056, started=2e9)
+    await house.looks(roster, 1)
+    assert not roster.conflicts
+    assert not roster.view(A).serving
+    assert "leaves nothing of a budget of 32 blocks" in roster.view(A).state_text
+
+
 async def test_the_reserve_can_be_changed_while_it_runs(house: House) -> None:
     engines = [await house.engine(), await house.engine()]
     for engine in engines:
