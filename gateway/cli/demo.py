@@ -27,17 +27,10 @@ INTERRUPTED_EXIT: Final = 130
 # Agents whose answers mostly run into the cap that they set, as tool-calling agents' do, and together need some two and a
 # half times the blocks that there are. The pace is three times that of an 8B model on an A10G, so that nobody waits long:
 # about eleven seconds without the gate, two or three more with it.
+NUM_BLOCKS: Final = 385  # one of them never holds tokens
 ENGINE: Final = (
-    "--num-gpu-blocks",
-    "385",
-    "--block-size",
-    "16",
-    "--max-model-len",
-    "4096",
-    "--speed",
-    "3",
-    "--mean-output",
-    "320",
+    *("--num-gpu-blocks", str(NUM_BLOCKS), "--block-size", "16", "--max-model-len", "4096"),
+    *("--speed", "3", "--mean-output", "320"),
 )
 MODEL: Final = "simulated-8b"
 BURST: Final = Burst(
@@ -101,7 +94,7 @@ class _Demo:
     async def _both_bursts(self, stack: AsyncExitStack, view: DemoView) -> None:
         simulator, engine_url = await stack.enter_async_context(running_simulator(*ENGINE))
         view.say(
-            f"{BURST.agents} agents, {BURST.turns} turns each, at an engine with 384 KV blocks of 16 tokens (a pretend one)."
+            f"{BURST.agents} agents, {BURST.turns} turns each; a pretend engine with {NUM_BLOCKS - 1} KV blocks of 16 tokens."
         )
         view.say("1. Straight at the engine: it admits what fits now, and preempts when the answers grow.")
         self._result["ungated"] = ungated = await _run_burst(view, "Straight at the engine", engine_url, engine_url, None)

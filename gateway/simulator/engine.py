@@ -7,10 +7,13 @@ One task runs the steps while there is work. Callers hand in a `Generation` (the
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from gateway.simulator.block_pool import BlockPool
 from gateway.simulator.pace import Pace
 from gateway.simulator.scheduler import Scheduler, Sequence
+
+CATCH_UP_S: Final = 0.25
 
 
 class EngineBusy(Exception):
@@ -155,9 +158,9 @@ class Engine:
                 due = loop.time()
             step = self.scheduler.plan()
             length_s = pace.duration_s(sequences=len(step.work), prefill_tokens=step.prefill_tokens)
-            # From when the last step was due, not from now, so that a late event loop does not slow the pace; but at most one
-            # step is caught up, or a stalled machine would be followed by a burst.
-            due = max(due, loop.time() - length_s) + length_s
+            # From when the last step was due, not from now, so that a busy machine does not slow the pace; but no more than
+            # CATCH_UP_S is caught up, or one that stood still would be followed by a burst.
+            due = max(due, loop.time() - CATCH_UP_S) + length_s
             await asyncio.sleep(due - loop.time())
             self.steps += 1
             for sequence in self.scheduler.advance(step):

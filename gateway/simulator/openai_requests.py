@@ -15,7 +15,7 @@ from gateway.simulator.scheduler import Sequence
 from gateway.simulator.toy_text import VOCABULARY, count_tokens, natural_length, render_chat
 
 COMPLETIONS_CAP = 16  # what an absent max_tokens means on /v1/completions
-MOST_SAMPLES = 16_384
+MOST_SAMPLES = 16_384  # of one prompt in vLLM; here of one request, as each costs memory before it is queued or refused
 
 
 class Refused(Exception):
@@ -77,7 +77,7 @@ def check_model(body: Mapping[str, Any], served: Served) -> None:
     """An absent model is fine, another one is not. Raises Refused."""
     model = body.get("model")
     if model is not None and model != served.name:
-        message = f"The model `{model}` does not exist. Known here: {served.name}."
+        message = f"The model `{model!s:.200}` does not exist. Known here: {served.name}."
         raise Refused(404, message, kind="NotFoundError", param="model")
 
 
@@ -93,6 +93,8 @@ def read_ask(body: Mapping[str, Any], served: Served, *, is_chat: bool) -> Ask:
     if n > 1 and body.get("temperature") == 0:
         raise Refused(400, f"n must be 1 when using greedy sampling, got {n}.", param="n")
     prompts = [read_chat_prompt(body)] if is_chat else _read_prompts(body.get("prompt"))
+    if n * len(prompts) > MOST_SAMPLES:
+        raise Refused(400, f"{len(prompts)} prompts times n={n} are more than {MOST_SAMPLES} sequences.", param="n")
     cap = _read_cap(body, served, is_chat=is_chat)
     seed = _whole_number(body, "seed")
     least = _whole_number(body, "min_tokens", least=0) or 0

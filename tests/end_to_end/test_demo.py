@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import openai
 import pytest
 
 from support.fake_upstream import eventually
@@ -95,3 +97,27 @@ async def test_a_demo_that_is_cut_short_leaves_no_process_behind(number: signal.
         async with asyncio.timeout(30):
             assert await process.wait() == status
         await eventually(lambda: not any(is_running(child) for child in children), within_s=20)
+
+
+async def test_after_the_summary_both_keep_serving_until_a_signal() -> None:
+    async with running_demo("--json", "--port", "0") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.timeout(120):
+            result = json.loads(await process.stdout.readline())
+            lines = [""]
+            while not lines[-1].startswith("Ctrl-C ends"):
+                lines.append((await process.stderr.readline()).decode())
+        assert result["ok"] is True
+        url = next(re.search(r"http://[^']+", line) for line in lines if "OpenAI(base_url=" in line)
+        assert url is not None
+        async with openai.AsyncOpenAI(base_url=url[0], api_key="none", max_retries=0) as client:
+            answer = await client.chat.completions.create(
+                model="simulated-8b", messages=[{"role": "user", "content": "hello"}], max_tokens=5
+            )
+        assert answer.choices[0].message.content
+        children = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 0
+        assert not any(is_running(child) for child in children)

@@ -111,6 +111,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (TEXT, {"prompt": ["a", 1]}, 400, "prompt"),
     (TEXT, {"prompt": [-1]}, 400, "Token ids"),
     (TEXT, {"prompt": [[]]}, 400, "prompt"),
+    (TEXT, {"prompt": ["a"] * 20, "n": 1000}, 400, "sequences"),
     ("/tokenize", {"prompt": 5}, 400, "prompt"),
 ]
 
