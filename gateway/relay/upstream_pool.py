@@ -160,7 +160,8 @@ class UpstreamPool:
                     lambda: connection, self._host, self._port, ssl=self._tls, server_hostname=server_hostname
                 )
         except TimeoutError as error:
-            detail = f"{self._host}:{self._port} did not accept within {self._connect_timeout_s:g} s"
+            what = "accept" if self._tls is None else "accept and finish the TLS handshake"
+            detail = f"{self._host}:{self._port} did not {what} within {self._connect_timeout_s:g} s"
             raise UpstreamFailed(self._backend, UpstreamStage.CONNECT_TIMEOUT, detail) from error
         except ssl.SSLError as error:
             raise self._unreachable(f"TLS: {error}") from error
@@ -187,6 +188,9 @@ class UpstreamPool:
         except UpstreamFailed as failure:
             exchange.end(failure)
             return
+        except BaseException:
+            exchange.abort(None)  # whoever waits for it must not wait for ever
+            raise
         if exchange.is_ended:  # given up meanwhile
             connection.close()
             return

@@ -241,7 +241,8 @@ class _FakeConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._number = self._server.joined(self)
         # No buffer of our own: `sent_bytes` then means what the kernel took.
-        self._transport.set_write_buffer_limits(high=0)
+        if self._server.tls is None:  # asyncio's TLS would never resume
+            self._transport.set_write_buffer_limits(high=0)
         if self._server.reset_on_accept:
             self._transport.abort()
             return
@@ -249,6 +250,9 @@ class _FakeConnection(asyncio.Protocol):
         self._server.watch(self._task)
 
     def data_received(self, data: bytes) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         self._buffer += data
         self._arrived.set()
 
@@ -322,9 +326,6 @@ class _FakeConnection(asyncio.Protocol):
     async def _read_head(self, turn: int) -> SeenRequest:
         if turn > 1 and not self._buffer and self._server.drop_idle_after_s is not None:
             self._idle = asyncio.get_running_loop().call_later(self._server.drop_idle_after_s, self._transport.close)
-        await self._fill(1)
-        if self._idle is not None:
-            self._idle.cancel()
         raw = await self._take_until(b"\r\n\r\n")
         first, *lines = raw[:-4].split(b"\r\n")
         method, target, _ = first.split(b" ")
