@@ -69,6 +69,9 @@ def read_messages(raw: bytes) -> ChatText:
                 content_bytes, content_media = _content(value)
                 total += content_bytes
                 media += content_media
+                if isinstance(value, str) and message.get("role") == "tool":
+                    # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
+                    total += len(msgspec.json.encode(value)) - len(value.encode())
             elif key == "role":
                 total += 0 if isinstance(value, str) and value in _ROLES else _any_bytes(value)
             else:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 # Possessive (`++`, `*+`): nothing here may ever back up, so a body of megabytes costs one pass and no memory.
-_STRING = rb'"(?:[^"\\]++|\\.)*+"'
-_KEY = re.compile(rb"[\s,]*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
-_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|' + _STRING + rb")*+([{}\[\]])", re.DOTALL)
-_SCALAR = re.compile(_STRING + rb"|[^\s,}]++", re.DOTALL)
+_KEY = re.compile(rb'[\s,]*+"([^"]*+)"\s*+:\s*+')
+_BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"]*+")*+([{}\[\]])')
+_SCALAR = re.compile(rb'"[^"]*+"|[^\s,}]++')
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +28,29 @@ class Member:
 
 def members(text: bytes) -> Iterator[Member]:
     """The members of the JSON object `text`, in the order in which they stand, those with the same key each for itself."""
-    position = text.index(b"{") + 1
-    while key := _KEY.match(text, position):
-        end = _value_end(text, key.end())
-        raw_key = key.group(1)
-        yield Member(msgspec.json.decode(raw_key, type=str) if b"\\" in raw_key else raw_key[1:-1].decode(), key.end(), end)
+    masked = _mask_escapes(text)
+    position = masked.index(b"{") + 1
+    while key := _KEY.match(masked, position):
+        end = _value_end(masked, key.end())
+        raw_key = text[key.start(1) - 1 : key.end(1) + 1]
+        yield Member(msgspec.json.decode(raw_key, type=str), key.end(), end)
         position = end
 
 
-def _value_end(text: bytes, start: int) -> int:
-    if text[start] not in b"{[":
-        scalar = _SCALAR.match(text, start)
+def _mask_escapes(text: bytes) -> bytes:
+    """The text with escaped quotes blotted out, nothing moved: each quote that is left begins or ends a string."""
+    return text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+
+
+def _value_end(masked: bytes, start: int) -> int:
+    if masked[start] not in b"{[":
+        scalar = _SCALAR.match(masked, start)
         if scalar is None:
             raise ValueError("not a JSON object")
         return scalar.end()
     depth = 0
     position = start
-    while bracket := _BRACKET.match(text, position):
+    while bracket := _BRACKET.match(masked, position):
         depth += 1 if bracket.group(1) in b"{[" else -1
         position = bracket.end()
         if depth == 0:

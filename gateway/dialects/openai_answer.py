@@ -10,6 +10,7 @@ from gateway.core.demand import Usage
 _JSON = msgspec.json.Decoder()
 # More tokens than any answer has; above it a count is nonsense and must not reach a counter.
 _MAX_TOKENS = 1 << 40
+_TEXTS = frozenset(("content", "reasoning", "reasoning_content", "refusal"))
 # A key cannot stand inside a text: its quotes would be escaped there. Two levels are what usage objects have.
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
@@ -59,20 +60,23 @@ def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 def token_bytes(choice: dict[str, Any]) -> int:
     """Bytes of text, reasoning and tool calls in a choice, whole or a delta of it; 0 if it carries none."""
     total = _text(choice.get("text"))
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        delta = choice.get("message")
+    delta = choice.get("delta") or choice.get("message")
     if not isinstance(delta, dict):
         return total
-    total += _text(delta.get("content")) or _text(delta.get("refusal"))
-    # One text under its two names: engines that send both send it twice.
-    total += _text(delta.get("reasoning")) or _text(delta.get("reasoning_content"))
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else [{"function": delta.get("function_call")}]:
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            total += _text(function.get("name")) + _text(function.get("arguments"))
+    for name, value in delta.items():
+        if name in _TEXTS:
+            # Engines that know reasoning by both of its names send it under both.
+            if name != "reasoning_content" or not delta.get("reasoning"):
+                total += _text(value)
+        elif name == "tool_calls" and isinstance(value, list):
+            total += sum(_call_bytes(call.get("function")) for call in value if isinstance(call, dict))
+        elif name == "function_call":
+            total += _call_bytes(value)
     return total
+
+
+def _call_bytes(function: Any) -> int:
+    return _text(function.get("name")) + _text(function.get("arguments")) if isinstance(function, dict) else 0
 
 
 def _text(value: Any) -> int:

@@ -32,6 +32,7 @@ class StreamWatcher:
     """
 
     __slots__ = (
+        "_ends_amid_event",
         "_is_done",
         "_is_hiding",
         "_open_choices",
@@ -47,6 +48,7 @@ class StreamWatcher:
         self._splitter = EventSplitter()
         self._is_hiding = hide_usage
         self._is_done = False
+        self._ends_amid_event = False
         # Choices that have begun and not ended; None before the first.
         self._open_choices: set[int] | None = None
         self.usage: Usage | None = None
@@ -72,7 +74,10 @@ class StreamWatcher:
     def finish(self) -> bytes:
         rest, is_whole = self._splitter.finish()
         is_usage_event = bool(rest) and is_whole and self._see(rest)
-        return rest if self._is_hiding and not is_usage_event else b""
+        shown = b"" if self._is_hiding and is_usage_event else rest
+        # What follows now would be read as a part of this last event, which lacks its empty line.
+        self._ends_amid_event = self._ends_amid_event or bool(shown.strip(b"\r\n"))
+        return shown if self._is_hiding else b""
 
     @property
     def usage_missing(self) -> bool:
@@ -84,6 +89,8 @@ class StreamWatcher:
 
     @property
     def at_boundary(self) -> bool:
+        if self._ends_amid_event:
+            return False
         # While usage is hidden, an event that has only begun has not been relayed.
         return not self._splitter.is_amid_oversize if self._is_hiding else self._splitter.is_between_events
 

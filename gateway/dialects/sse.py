@@ -46,6 +46,8 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
         tail = self._tail
+        if not tail and not self._is_oversize and data.find(b"\n\n") == len(data) - 2 >= 0 and b"\r" not in data:
+            return [(data, True)]  # one whole event, as engines send them
         searched_to = max(0, len(tail) - _OVERLAP)
         text: bytes | bytearray = data
         if tail:

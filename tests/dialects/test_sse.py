@@ -1,0 +1,37 @@
+"""One event's fields. How a stream is cut into events is in tests/properties/test_streams.py."""
+
+import pytest
+
+from gateway.dialects.sse import EVENT_LIMIT_BYTES, EventSplitter, read_event
+
+
+@pytest.mark.parametrize(
+    ("event", "name", "data"),
+    [
+        (b"data: x\n\n", b"", b"x"),
+        (b"data:x\n\n", b"", b"x"),
+        (b"data: x\r\n\r\n", b"", b"x"),
+        (b"data: x\r\r", b"", b"x"),
+        (b"\xef\xbb\xbfdata: x\n\n", b"", b"x"),
+        (b"\ndata: x\n\n", b"", b"x"),
+        (b"event: error\ndata: x\n\n", b"error", b"x"),
+        (b"id: 1\ndata: a\nretry: 5\ndata: b\n\n", b"", b"a\nb"),
+        (b": ping\n\n", b"", None),
+        (b"data\n\n", b"", b""),
+        (b"datum: x\n\n", b"", None),
+        (b"\n", b"", None),
+        (b"data: x", b"", b"x"),
+    ],
+)
+def test_an_events_name_and_data_are_read_as_the_standard_says(event: bytes, name: bytes, data: bytes | None) -> None:
+    assert read_event(event) == (name, data)
+
+
+def test_no_more_than_the_limit_is_kept_of_an_event_without_end() -> None:
+    splitter = EventSplitter()
+    passed = 0
+    for _ in range(100):
+        passed += sum(len(piece) for piece, is_whole in splitter.feed(b"x" * 5_000) if not is_whole)
+        assert splitter.tail_bytes <= EVENT_LIMIT_BYTES
+    assert passed >= 100 * 5_000 - EVENT_LIMIT_BYTES
+    assert splitter.is_amid_oversize
