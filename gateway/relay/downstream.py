@@ -65,7 +65,8 @@ class AsgiDownstream:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 self._leave()
-                # The callback cancels the reader; without one there is nobody to answer either.
+                # The callback has cancelled the reader, which takes effect here and not after a body that is none.
+                await asyncio.sleep(0)
                 return b""
             part: bytes = message.get("body", b"")
             size += len(part)

@@ -154,9 +154,10 @@ class Answer:
         """The head is out, so no status can change any more: say it in the stream, or break the connection."""
         outcome = BROKEN[failure.stage].after
         if is_event_stream(head):
-            if rest := watcher.finish():
-                await self._downstream.write_body(rest)
-            if watcher.at_boundary:
+            # Of an event that never ended, what the watcher holds back stays back: an error event can follow then.
+            at_boundary = watcher.at_boundary
+            watcher.finish()
+            if at_boundary:
                 await self._downstream.write_body(self._dialect.error_event(broken_facts(failure)))
                 await self._downstream.finish()
                 return outcome
