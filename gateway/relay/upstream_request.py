@@ -1,5 +1,6 @@
 """A request as bytes for the wire, framed by us and by nobody else."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from gateway.core.errors import InvalidRequest
 # Above this, joining head and body costs more than it saves: they are handed over as two buffers of one write.
 JOIN_BELOW_BYTES = 64 * 1024
 
+_NOT_ONE_WORD = re.compile(rb"[\x00-\x20\x7f]|^$")
 _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 
@@ -40,7 +42,7 @@ def write_request(method: bytes, target: bytes, headers: Sequence[tuple[bytes, b
     # Whatever the parts were: each line ends once, so nothing in them can have begun another.
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise InvalidRequest("a request header holds a line break or a NUL byte")
-    if any(byte <= 0x20 or byte == 0x7F for byte in method + target):
+    if _NOT_ONE_WORD.search(method) or _NOT_ONE_WORD.search(target):
         raise InvalidRequest("the request's path holds a blank or a control character")
     if len(body) < JOIN_BELOW_BYTES:
         return WireRequest((head + body,), method == b"HEAD")

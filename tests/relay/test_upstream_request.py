@@ -38,7 +38,7 @@ def test_nothing_can_break_out_of_its_line(bad: bytes) -> None:
             write_request(method, target, [field], b"")
 
 
-@pytest.mark.parametrize("target", [b"/a b", b"/a HTTP/1.1", b"/\x7f", b"/\t"])
+@pytest.mark.parametrize("target", [b"", b"/a b", b"/a HTTP/1.1", b"/\x7f", b"/\t"])
 def test_a_target_is_one_word(target: bytes) -> None:
     with pytest.raises(InvalidRequest):
         write_request(b"GET", target, [HOST], b"")
