@@ -7,7 +7,6 @@ import pytest
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
-from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_pool import UpstreamPool
 from support.fake_upstream import (
     FakeExchange,
@@ -20,18 +19,10 @@ from support.fake_upstream import (
     send_raw,
     stream,
 )
-from support.relay_calls import PoolMaker, post, rest_of, whole
+from support.relay_calls import PoolMaker, failure_of, post, rest_of, whole
 
 CHUNKED = (b"transfer-encoding", b"chunked")
 STALLED = UpstreamFailed(BackendName("fake"), UpstreamStage.STALL, "too slow")
-
-
-async def stage_of(exchange: UpstreamExchange) -> UpstreamStage:
-    """Where the exchange breaks; an AssertionError if it does not."""
-    with pytest.raises(UpstreamFailed) as broken:
-        await whole(exchange)
-    assert exchange.failure is broken.value
-    return broken.value.stage
 
 
 # Answers that are whole.
@@ -155,7 +146,7 @@ async def test_a_cut_body_never_looks_complete(upstream: FakeUpstream, pool: Ups
 
 async def test_a_body_that_ends_with_the_connection_is_cut_by_a_reset(upstream: FakeUpstream, pool: UpstreamPool) -> None:
     upstream.script("a", send_raw(head(200) + b"only", then="reset"))
-    assert await stage_of(await post(pool, "a")) in (UpstreamStage.BODY, UpstreamStage.HEAD)
+    assert (await failure_of(await post(pool, "a"))).stage in (UpstreamStage.BODY, UpstreamStage.HEAD)
 
 
 async def test_bytes_before_the_break_are_read_before_the_failure(upstream: FakeUpstream, pool: UpstreamPool) -> None:
@@ -187,7 +178,7 @@ async def test_nonsense_instead_of_a_head_is_a_failure_of_the_head(
     upstream: FakeUpstream, pool: UpstreamPool, nonsense: bytes
 ) -> None:
     upstream.script("a", send_raw(nonsense, then="hang"))
-    assert await stage_of(await post(pool, "a")) is UpstreamStage.HEAD
+    assert (await failure_of(await post(pool, "a"))).stage is UpstreamStage.HEAD
     assert pool.open_connections == 0
     assert len(upstream.requests) == 1
 
@@ -203,7 +194,7 @@ async def test_nonsense_in_the_chunks_is_a_failure_of_the_body(
     upstream.script("a", send_raw(head(200, [CHUNKED]) + chunk(b"hi") + nonsense, then="hang"))
     exchange = await post(pool, "a")
     assert await exchange.read() == b"hi"
-    assert await stage_of(exchange) is UpstreamStage.BODY
+    assert (await failure_of(exchange)).stage is UpstreamStage.BODY
 
 
 @pytest.mark.parametrize("body_bytes", [0, 1_000, 40_000_000])
@@ -266,7 +257,7 @@ async def test_a_broken_end_is_told_too_and_failure_says_how(upstream: FakeUpstr
     exchange = await post(pool, "a")
     failures: list[UpstreamFailed | None] = []
     exchange.on_end(lambda: failures.append(exchange.failure))
-    assert await stage_of(exchange) is UpstreamStage.HEAD
+    assert (await failure_of(exchange)).stage is UpstreamStage.HEAD
     assert failures == [exchange.failure]
     assert exchange.failure is not None
 

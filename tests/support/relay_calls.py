@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import pytest
+
+from gateway.core.errors import UpstreamFailed
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 from gateway.relay.upstream_pool import UpstreamPool
 
@@ -25,3 +28,11 @@ async def whole(exchange: UpstreamExchange) -> tuple[UpstreamHead, bytes]:
     """Head and body."""
     head = await exchange.head()
     return head, await rest_of(exchange)
+
+
+async def failure_of(exchange: UpstreamExchange) -> UpstreamFailed:
+    """How the exchange breaks; a test's failure if it does not."""
+    with pytest.raises(UpstreamFailed) as failed:
+        await whole(exchange)
+    assert exchange.failure is failed.value
+    return failed.value
