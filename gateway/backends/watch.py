@@ -235,7 +235,8 @@ class Watch:
             self._trouble = outcome.message
             # Later an engine that came back smaller is an outage of that backend, not a wrong start.
             self.conflict = outcome.message if outcome.conflict and not self._had_capacity else None
-            self._say_once(logging.WARNING, outcome.message)
+            if self.conflict is None:  # a wrong start is said once, by whoever ends it
+                self._say_once(logging.WARNING, outcome.message)
             return
         self.conflict = None
         self._trouble = ""
