@@ -3,14 +3,19 @@
 import asyncio
 import json
 import resource
+import threading
 import time
-from contextlib import AsyncExitStack
-from statistics import median, quantiles
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from statistics import quantiles
+from urllib.parse import urlsplit
 
 from support.bench import BUDGET_BLOCKS, CHAT, COMPLETIONS, Bench, block_body, chat_body, running_bench
 from support.fake_upstream import eventually
 from support.gates import held_stream, ticking_stream
-from support.http_client import Answer, Connection, ask, statuses
+from support.http_client import PATIENCE_S, Answer, Connection, statuses
 
 # -- D-1
 
@@ -81,7 +86,7 @@ async def test_d1_a_second_signal_ends_at_once() -> None:
             broken = await endless.rest()
             assert b"[DONE]" not in broken.body
             await first
-        assert exited.code in (0, 130, 143, -15), exited
+        assert exited.code in (0, 1), exited  # 1: what ran was not given its time
 
 
 async def test_d1_an_idle_gateway_ends_at_once() -> None:
@@ -108,6 +113,7 @@ async def test_d1_during_the_drain_delay_only_readiness_changes() -> None:
 
 CLIENTS = 1000
 QUEUE_S = 4
+MODEST_S = 0.5  # of a busy machine: health waits behind what the loop has in hand
 
 
 async def test_d3_a_thousand_clients_at_once_are_all_answered_and_busy_is_not_sick() -> None:
@@ -117,36 +123,24 @@ async def test_d3_a_thousand_clients_at_once_are_all_answered_and_busy_is_not_si
         await bench.full()
         await bench.idle()
         files_before, pid = bench.gateway.open_files(), bench.gateway.pid
-        undisturbed_s = median([await timed_health(bench) for _ in range(20)])
         tag = bench.tag("d3")
         bench.fake.script(tag, bench.engine.completion(first_gap_s=0.5))
 
-        over, health_s, ready = asyncio.Event(), list[float](), set[int]()
-
-        async def look() -> None:
-            while not over.is_set():
-                health_s.append(await timed_health(bench))
-                ready.add((await bench.gateway.probe("/ready", on_data_port=True)).status)
-                await asyncio.sleep(0.05)
-
-        looking = asyncio.create_task(look())
+        async with looking(bench.gateway.url) as undisturbed:
+            await eventually(lambda: len(undisturbed.waits_s) >= 20)
         began = time.monotonic()
-        answers = await asyncio.gather(*(one_of_many(bench, tag) for _ in range(CLIENTS)))
+        async with looking(bench.gateway.url) as looked:
+            answers = await asyncio.gather(*(one_of_many(bench, tag) for _ in range(CLIENTS)))
         took_s = time.monotonic() - began
-        over.set()
-        await looking
 
         told = statuses(answers)
         assert told.keys() == {200, 429}, told
         assert sum(told.values()) == CLIENTS
-        assert {answer.error["code"] for answer in answers if answer.status == 429} <= {
-            "queue_full",
-            "queue_timeout",
-            "predicted_wait",
-        }
+        reasons = {answer.error["code"] for answer in answers if answer.status == 429}
+        assert reasons <= {"queue_full", "queue_timeout", "predicted_wait"}
         assert took_s < QUEUE_S + 1 + 5 * LENIENT_S
-        assert ready == {200}
-        assert quantiles(health_s, n=100)[98] < max(5 * undisturbed_s, 1.0)
+        assert looked.statuses == {200}, "busy was taken for sick"
+        assert looked.p99_s < max(5 * undisturbed.p99_s, MODEST_S)
         state = await bench.idle()
         assert state.received == CLIENTS + 1
         assert bench.gateway.pid == pid
@@ -162,7 +156,37 @@ async def one_of_many(bench: Bench, tag: str) -> Answer:
         return await client.answer()
 
 
-async def timed_health(bench: Bench) -> float:
-    began = time.monotonic()
-    assert (await ask(bench.gateway.url, "GET", "/health")).status == 200
-    return time.monotonic() - began
+@dataclass(slots=True)
+class Looked:
+    """What /health and /ready said, seen from outside the event loop that makes the load."""
+
+    waits_s: list[float] = field(default_factory=list)
+    statuses: set[int] = field(default_factory=set)
+
+    @property
+    def p99_s(self) -> float:
+        return quantiles(self.waits_s, n=100)[98]
+
+
+@asynccontextmanager
+async def looking(url: str) -> AsyncIterator[Looked]:
+    """Ask both, over and over, from a thread of its own, since this loop is busy being a thousand clients."""
+    looked, over = Looked(), threading.Event()
+    address = urlsplit(url).netloc
+
+    def look() -> None:
+        while not over.wait(0.02):
+            for target in ("/health", "/ready"):
+                connection = HTTPConnection(address, timeout=PATIENCE_S)
+                began = time.monotonic()
+                connection.request("GET", target)
+                looked.statuses.add(connection.getresponse().status)
+                looked.waits_s.append(time.monotonic() - began)
+                connection.close()
+
+    thread = asyncio.create_task(asyncio.to_thread(look))
+    try:
+        yield looked
+    finally:
+        over.set()
+        await thread

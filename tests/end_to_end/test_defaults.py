@@ -11,7 +11,7 @@ import pytest
 
 from support.bench import CHAT, COMPLETIONS, FULL_CAP, MODEL, TWIN_CAP, Bench, block_body, chat_body, running_bench
 from support.fake_engine import FakeEngine
-from support.fake_upstream import reset_before_head
+from support.fake_upstream import eventually, reset_before_head
 from support.gates import held_head, ticking_stream
 from support.http_client import Connection, statuses
 
@@ -113,6 +113,7 @@ async def test_observing_admits_everything_and_says_what_would_have_waited(mode:
             await bench.state_where(
                 lambda state: state.in_flight == wanted and state.queued == 2 - wanted, f"{wanted} in flight"
             )
+            await eventually(lambda: bench.fake.open_requests(tag) == wanted)
             gate.set()
             assert (await first.answer()).status == (await second.answer()).status == 200
         assert bench.fake.high_water(tag) == wanted
