@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from statistics import median
@@ -374,7 +375,7 @@ async def test_a10_a_refusal_from_a_full_line_can_be_acted_on(bench: Bench, targ
     before = (await bench.gateway.metrics()).by("kvgate_requests_total", "outcome")
     tag, line, callers = bench.tag("a10"), bench.tag("line"), 30
     async with everything_taken(bench) as gate, full_line(bench, line) as waiting:
-        delays_ms = set()
+        delays_ms = list[int]()
         async with await Connection.open(bench.gateway.url) as connection:
             for _ in range(callers):
                 raw = connection.request_bytes("POST", target, json.dumps(body).encode(), {"x-tag": tag})
@@ -386,10 +387,11 @@ async def test_a10_a_refusal_from_a_full_line_can_be_acted_on(bench: Bench, targ
                 assert 1 <= whole_s <= 120
                 assert abs(whole_s * 1000 - exact_ms) <= 1000  # the same instant, told twice
                 assert refused.head.get("x-kvgate-request-id")
-                delays_ms.add(exact_ms)
+                delays_ms.append(exact_ms)
             # The same connection, after thirty refusals, still serves.
             assert (await connection.ask("GET", "/health")).status == 200
-        assert len(delays_ms) > callers // 2, "callers that were refused together would all come back together"
+        # Callers that were refused together do not come back together.
+        assert max(Counter(delays_ms).values()) <= 3, delays_ms
         gate.set()
         assert [(await client.answer()).status for client in waiting] == [200] * QUEUE_REQUESTS
     assert bench.arrivals(tag) == 0
