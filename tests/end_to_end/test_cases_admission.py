@@ -16,6 +16,7 @@ from support.bench import (
     CHAT,
     COMPLETIONS,
     MODEL,
+    STD_CAP,
     TWIN_CAP,
     Bench,
     block_body,
@@ -55,6 +56,22 @@ async def full_line(bench: Bench, tag: str) -> AsyncIterator[list[Connection]]:
         ]
         await bench.state_where(lambda state: state.queued == QUEUE_REQUESTS, "the line is full")
         yield waiting
+
+
+async def test_four_std_fit_and_a_fifth_waits(bench: Bench) -> None:
+    gate, tag = asyncio.Event(), bench.tag("std")
+    bench.fake.script(tag, held_head(gate, bench.engine.completion()))
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await bench.open(CHAT, chat_body(), tag=tag)) for _ in range(5)]
+        await eventually(lambda: bench.fake.open_requests(tag) == 4)
+        await bench.state_where(
+            lambda state: (state.in_flight, state.queued, state.held_blocks) == (4, 1, 4 * blocks_of(7, STD_CAP)),
+            "four run, each held for what it may exactly take, and one waits",
+        )
+        gate.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 5
+    assert bench.fake.high_water(tag) == 4
+    await bench.end_case()
 
 
 # --
