@@ -254,6 +254,75 @@ async def test_a4_a_grant_that_meets_a_goodbye_goes_to_the_next(rival: str) -> N
         await bench.end_case()
 
 
+ONE_TICK = {
+    # what happens while the gateway sees nothing, in this order
+    "the holder ends, the next leaves": ("end", "leave"),
+    "the next leaves, the holder ends": ("leave", "end"),
+    "the holder leaves, the next leaves": ("go", "leave"),
+    "the next leaves, the holder leaves": ("leave", "go"),
+    "the holder ends while the next one's limit passes": ("end", "late"),
+    "the holder leaves while the next one's limit passes": ("late", "go"),
+}
+
+
+@pytest.mark.parametrize("name", ONE_TICK)
+async def test_a4_a_grant_and_a_goodbye_in_one_tick_of_the_loop_lose_nothing(bench: Bench, name: str) -> None:
+    limit_s = 0.05
+    for _ in range(10):
+        a, b, c = bench.tag("a"), bench.tag("b"), bench.tag("c")
+        gate = asyncio.Event()
+        bench.fake.script(a, held_head(gate, answer(200, b"{}")))
+        bench.fake.script(b, answer(200, b"{}") if "late" in ONE_TICK[name] else never_answer())
+        async with (
+            await bench.take(BUDGET_BLOCKS, a) as holder,
+            await bench.open(
+                COMPLETIONS,
+                block_body(BUDGET_BLOCKS),
+                tag=b,
+                headers={"x-stainless-timeout": str(limit_s)} if "late" in ONE_TICK[name] else None,
+            ) as leaver,
+            await bench.open(COMPLETIONS, block_body(BUDGET_BLOCKS), tag=c) as waiter,
+        ):
+            if "late" not in ONE_TICK[name]:
+                await bench.state_where(lambda state: state.queued == 2, "two wait")
+            async with bench.gateway.frozen():
+                for event in ONE_TICK[name]:
+                    match event:
+                        case "end":
+                            gate.set()
+                            await eventually(lambda a=a: bench.fake.tagged(a)[0].end == "answered")  # type: ignore[misc]
+                        case "go":
+                            holder.vanish()
+                        case "leave":
+                            leaver.vanish()
+                        case _:
+                            await asyncio.sleep(limit_s)
+                    await asyncio.sleep(0.002)
+            assert (await waiter.answer()).status == 200
+        await bench.idle()
+    await bench.end_case()
+
+
+@pytest.mark.parametrize("how", ["vanish", "hang_up", "late"])
+async def test_a4_whoever_fits_behind_a_head_that_gives_up_is_let_in_at_once(how: str) -> None:
+    async with running_bench(KVGATE_BACKFILL_PASSES="0") as bench:
+        big_tag, small_tag = bench.tag("big"), bench.tag("small")
+        patience = {"x-stainless-timeout": "0.5"} if how == "late" else None
+        async with (
+            everything_taken(bench, 32),
+            await bench.wait_in_line(56, big_tag, headers=patience) as big,
+            await bench.wait_in_line(4, small_tag) as small,
+        ):
+            assert bench.arrivals(small_tag) == 0
+            if how == "late":
+                assert (await big.answer()).status == 429
+            else:
+                getattr(big, how)()
+            assert (await small.answer()).status == 200  # while the first still runs
+        assert bench.arrivals(big_tag) == 0
+        await bench.end_case()
+
+
 # --
 
 

@@ -106,7 +106,7 @@ class Bench:
                     state = State((await connection.ask("GET", "/kvgate/state")).json())
                     if fact(state):
                         return state
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.005)
         except TimeoutError:
             seen = json.dumps(state.raw, indent=1) if state is not None else "no snapshot"
             raise AssertionError(f"did not come true within {within_s} s: {what}\n{seen}") from None
