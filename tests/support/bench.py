@@ -18,6 +18,7 @@ from typing import Any
 from support.book_watch import BookWatch, State
 from support.fake_engine import FakeEngine
 from support.fake_upstream import FakeUpstream, eventually
+from support.gates import held_head
 from support.gateway_process import CASE_SETTINGS, GatewayProcess, running_gateway
 from support.http_client import Answer, Connection, open_post, post
 
@@ -94,6 +95,16 @@ class Bench:
         connection = await self.open(COMPLETIONS, block_body(blocks), tag=tag, headers=headers)
         await self.state_where(lambda state: state.queued > before, f"{tag} is queued")
         return connection
+
+    @asynccontextmanager
+    async def everything_taken(self, blocks: int = BUDGET_BLOCKS) -> AsyncIterator[asyncio.Event]:
+        """A request at the engine that holds so many blocks until the event is set or the block is left; it ends well."""
+        gate, tag = asyncio.Event(), self.tag("taken")
+        self.fake.script(tag, held_head(gate, self.engine.completion()))
+        async with await self.take(blocks, tag) as holder:
+            yield gate
+            gate.set()
+            assert (await holder.answer()).status == 200
 
     # -- awaiting
 
