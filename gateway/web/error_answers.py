@@ -8,6 +8,7 @@ from typing import assert_never
 from gateway.core.errors import InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import Outcome, RejectReason, refusal
 from gateway.dialects.dialect import ErrorFacts
+from gateway.relay.headers import date_header
 from gateway.relay.stream import BROKEN, broken_facts
 
 Headers = list[tuple[bytes, bytes]]
@@ -30,6 +31,11 @@ class ErrorAnswer:
     def status(self) -> int:
         return self.facts.status
 
+    def head_for(self, body: bytes) -> Headers:
+        """All headers of an answer with this body, which is JSON."""
+        length = (b"content-length", str(len(body)).encode())
+        return [(b"content-type", b"application/json"), length, date_header(), *self.headers]
+
 
 def status_of(reason: RejectReason) -> int:
     """The HTTP status of each reason; a reason without one fails the type check."""
@@ -50,6 +56,22 @@ def status_of(reason: RejectReason) -> int:
             assert_never(reason)
 
 
+def answer_to(error: Exception, *, patience_left_s: float | None = None, jitter: random.Random) -> ErrorAnswer:
+    """The answer to whatever ended a request before anything of an answer was sent; what is no GatewayError is our bug.
+
+    patience_left_s: how much longer this caller would have waited, None if it did not say.
+    """
+    match error:
+        case InvalidRequest():
+            return answer_to_invalid(error)
+        case Rejected():
+            return answer_to_rejected(error, patience_left_s=patience_left_s, jitter=jitter)
+        case UpstreamFailed():
+            return answer_to_upstream_failure(error)
+        case _:
+            return answer_to_bug()
+
+
 def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
     """The caller's error: nothing that waiting cures, so no retry is invited."""
     facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message, error.param, error.facts)
@@ -61,7 +83,7 @@ def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
 
 
 def answer_to_rejected(error: Rejected, *, patience_left_s: float | None = None, jitter: random.Random) -> ErrorAnswer:
-    """Our decision. patience_left_s: how much longer this caller would have waited, None if it did not say."""
+    """Our decision: when to come back, unless waiting cures nothing or the caller has no patience left."""
     facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message)
     if error.reason is RejectReason.KV_BUDGET or (
         error.reason is RejectReason.QUEUE_TIMEOUT and patience_left_s is not None and patience_left_s <= 0

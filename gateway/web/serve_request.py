@@ -20,11 +20,10 @@ from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
-from gateway.web import error_answers
-from gateway.web.error_answers import ErrorAnswer, Headers
+from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
-from gateway.web.weigh import Weighed, reweigh, weigh
+from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
 
 log = logging.getLogger("kvgate.web")
 
@@ -37,23 +36,25 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     client = AsgiDownstream(receive, send)
     journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, now=rooms.clock.now())
     line = Line(rooms, dialect, scope, client, journal)
+    outcome = Outcome.GATEWAY_ERROR
     try:
-        outcome = await line.travel()
-    except GatewayError as error:
-        outcome = await line.answer_error(error)
+        try:
+            outcome = await line.travel()
+        except GatewayError as error:
+            outcome = await line.answer_error(error)
+        except Exception as error:
+            log.exception("a request failed inside the gateway", extra={"fields": {"request_id": journal.request_id}})
+            outcome = await line.answer_error(error)
     except asyncio.CancelledError:
         if journal.gone_in is None:
-            journal.end(Outcome.DRAINED, rooms.clock.now())
+            outcome = Outcome.DRAINED
             raise
         # The client's departure cancelled us: that is the end of the request, not of the task.
         line.task.uncancel()
-        outcome = GONE_IN[journal.gone_in]
-    except Exception as error:
-        log.exception("a request failed inside the gateway", extra={"fields": {"request_id": journal.request_id}})
-        outcome = await line.answer_error(error)
     finally:
         client.unwatch()
-    journal.end(outcome, rooms.clock.now())
+        # Who has left is told nothing more, so whatever happened since is not how this request ended.
+        journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
 
 class Line:
@@ -85,7 +86,8 @@ class Line:
         request = journal.request = self._dialect.read_request(body)
 
         journal.enter(Phase.QUEUED)
-        weighed = journal.weighed = await weigh(rooms, request)
+        pool = journal.pool = await find_pool(rooms, request.model)
+        weighed = journal.weighed = await weigh(rooms, pool, request)
         try:
             grant = await self._admit(request, weighed)
             try:
@@ -126,7 +128,7 @@ class Line:
             cap_tokens=weighed.output_tokens,
         )
         if weighed.count.kind is CountKind.BOUND:
-            rooms.recount.note(ticket, request, lambda count: reweigh(weighed.pool, request, count, rooms.choices))
+            rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
         return await rooms.controller.admit(ticket, on_queued=self._queued)
 
     def _queued(self, ticket: Ticket) -> None:
@@ -179,8 +181,6 @@ class Line:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
             answer.close()
-        if journal.gone_in is not None:
-            return GONE_IN[journal.gone_in]
         if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
             return Outcome.CAPPED
         return outcome
@@ -208,6 +208,8 @@ class Line:
         journal = self._journal
         self._client.on_gone(None)
         answer = self._error_answer(error)
+        if journal.gone_in is not None:
+            return answer.outcome
         journal.status = answer.status
         journal.error = str(error) if isinstance(error, UpstreamFailed) else answer.facts.message
         if isinstance(error, InvalidRequest | Rejected):
@@ -217,32 +219,16 @@ class Line:
             self._client.abort()
             return answer.outcome
         body = self._dialect.error_body(answer.facts)
-        await self._client.write_head(
-            answer.status,
-            [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *answer.headers,
-                *self._own_headers(),
-            ],
-        )
+        await self._client.write_head(answer.status, [*answer.head_for(body), *self._own_headers()])
         await self._client.write_body(body)
         await self._client.finish()
         return answer.outcome
 
     def _error_answer(self, error: Exception) -> ErrorAnswer:
-        match error:
-            case InvalidRequest():
-                return error_answers.answer_to_invalid(error)
-            case Rejected():
-                left_s = None
-                if self._patience_s is not None:
-                    left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
-                return error_answers.answer_to_rejected(error, patience_left_s=left_s, jitter=self._rooms.jitter)
-            case UpstreamFailed():
-                return error_answers.answer_to_upstream_failure(error)
-            case _:
-                return error_answers.answer_to_bug()
+        left_s = None
+        if self._patience_s is not None:
+            left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
+        return answer_to(error, patience_left_s=left_s, jitter=self._rooms.jitter)
 
 
 def patience_of(headers: Headers) -> float | None:
