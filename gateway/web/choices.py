@@ -21,6 +21,7 @@ class Choices:
     queue_timeout_s: float
     clocks: Clocks
     pass_through: frozenset[str]
+    queue_requests: int = 1024
 
     def asks_usage_of(self, rules: EngineRules) -> bool:
         """Whether a stream that did not ask for its usage is sent on asking for it."""

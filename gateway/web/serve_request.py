@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.offer import CountKind
-from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Ticket
 from gateway.dialects.dialect import Dialect
@@ -21,8 +21,10 @@ from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
+from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
+from gateway.web.upload import read_upload
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
 
 log = logging.getLogger("kvgate.web")
@@ -80,10 +82,12 @@ class Line:
     async def travel(self) -> Outcome:
         """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
         rooms, journal = self._rooms, self._journal
+        if header_value(self._headers, b"expect") is not None:
+            refuse_unread(rooms)
         body = await self._read_body()
         self._client.watch()
         journal.timeline.body_read = rooms.clock.now()
-        request = journal.request = self._dialect.read_request(body)
+        request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, body)
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
@@ -100,18 +104,9 @@ class Line:
 
     async def _read_body(self) -> bytes:
         choices = self._rooms.choices
-        length = header_value(self._headers, b"content-length")
-        if length is not None and length.isdigit() and int(length) > choices.max_body_bytes:
-            raise InvalidRequest(
-                f"the request body is larger than {choices.max_body_bytes} bytes",
-                reason=RejectReason.BODY_TOO_LARGE,
-                facts={"limit_bytes": choices.max_body_bytes},
-            )
-        try:
-            async with asyncio.timeout(choices.upload_timeout_s):
-                return await self._client.read_body(choices.max_body_bytes)
-        except TimeoutError:
-            raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None
+        return await read_upload(
+            self._client, self._headers, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
+        )
 
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal = self._rooms, self._journal
@@ -140,10 +135,10 @@ class Line:
         rules = rooms.roster.view(grant.backend).rules
         offer = journal.offer = weighed.offers[grant.backend]
         if offer.cap_to_write is not None:
-            body = dialect.write_cap(body, offer.cap_to_write)
+            body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False
         if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rules):
-            asked = dialect.ask_usage(body)
+            asked = await rooms.big_bodies.read(dialect.ask_usage, body)
             hide_usage, body = asked is not body, asked
 
         upstream = rooms.upstreams[grant.backend]

@@ -28,6 +28,7 @@ from gateway.core.reserve import Reserve
 from gateway.metrics import Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
+from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
@@ -87,6 +88,7 @@ async def open_rooms(
         clock=clock,
         jitter=random.Random(1),
         choices=chosen,
+        big_bodies=BigBodies(),
     )
     try:
         await roster.look()
