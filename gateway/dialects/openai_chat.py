@@ -48,9 +48,7 @@ class _ChatBody(OpenAIBody):
     mm_processor_kwargs: Raw = msgspec.UNSET
 
     def raw(self, name: str) -> bytes:
-        """The JSON of a member that was left undecoded; `null` where it is absent."""
-        value = getattr(self, name)
-        return b"null" if value is msgspec.UNSET else bytes(value)
+        return openai_body.raw_json(getattr(self, name))
 
 
 _CHAT_BODY = msgspec.json.Decoder(_ChatBody)
@@ -67,6 +65,7 @@ class OpenAIChat:
         if chat.messages is msgspec.UNSET:
             raise InvalidRequest("messages is missing.", param="messages")
         cap, cap_tokens = openai_body.read_cap(chat, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+        chat.check_numbers()
         messages = bytes(chat.messages)
         text = read_messages(messages)
         prompt = Prompt(
