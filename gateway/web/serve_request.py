@@ -171,7 +171,7 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, self._own_headers(), hide_usage=hide_usage)
+            outcome = await answer.relay(head, watcher, self._own_headers())
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
