@@ -144,7 +144,7 @@ class Line:
         upstream = rooms.upstreams[grant.backend]
         journal.timeline.sent = rooms.clock.now()
         try:
-            exchange = await upstream.send(b"POST", dialect.path, self._query, self._headers, body)
+            exchange = await upstream.send(b"POST", dialect.path.encode(), self._query, self._headers, body)
         except UpstreamFailed as failure:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)
