@@ -35,17 +35,30 @@ _HIDDEN_LETTERS = tuple(b"\\u00%d" % digit for digit in (4, 5, 6, 7))
 # These are one to three tokens and part of what a template adds for a message anyway.
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 
+# Objects in a large text that are looked at one by one.
+_LOOKED_AT = 20_000
+
+
+class _Content(msgspec.Struct, gc=False):
+    content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
+_CONTENTS = msgspec.json.Decoder(list[_Content])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class ChatText:
-    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes)."""
+    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
+
+    least_bytes: of those, what is rendered for certain; 0 where nobody looked.
+    """
 
     text_bytes: int
     messages: int
     media_parts: int
+    least_bytes: int = 0
 
 
 def text_bytes(text: str) -> int:
@@ -123,7 +136,18 @@ def _by_length(raw: bytes) -> ChatText:
         text_bytes=growth * len(raw) + raw.count(b",") + raw.count(b":"),
         messages=max(1, raw.count(b'"role"')),
         media_parts=int(_may_hold_media(raw)),
+        least_bytes=_least_bytes(raw),
     )
+
+
+def _least_bytes(raw: bytes) -> int:
+    """Bytes of the texts that the messages have for certain; 0 where there are so many that a look at each takes too long."""
+    if raw.count(b"{") > _LOOKED_AT:
+        return 0
+    contents = [message.content for message in decode(_CONTENTS, raw, param="messages")]
+    texts = [bytes(content) for content in contents if content is not msgspec.UNSET]
+    # `\\u0061` is six bytes of JSON and one of text.
+    return sum((len(text) - 2) // (6 if b"\\" in text else 1) for text in texts if text[:1] == b'"')
 
 
 def _may_hold_media(raw: bytes) -> bool:

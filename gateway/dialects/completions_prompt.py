@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import Prompt
-from gateway.dialects.chat_text import text_bytes
+from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, text_bytes
 from gateway.dialects.openai_body import AFFINITY_BYTES, decode
 
 # Sequences of one body, before `n`: as many as vLLM allows for `n` itself.
@@ -74,7 +74,13 @@ def read_prompts(raw: bytes, *, suffix: str | None, embeds: bytes) -> Prompts:
 
 def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...]) -> Prompts:
     _refuse_many(len(texts), "prompt")
-    found = tuple(Prompt(text_bytes=text_bytes(text) + suffix_bytes) for text in texts)
+    found = tuple(
+        Prompt(
+            text_bytes=text_bytes(text) + suffix_bytes,
+            least_text_bytes=len(text) if len(text) > DECODE_LIMIT_BYTES else 0,
+        )
+        for text in texts
+    )
     return Prompts((*found, *beside), tuple(texts), texts[0][:AFFINITY_BYTES].encode())
 
 

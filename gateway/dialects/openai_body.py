@@ -94,6 +94,11 @@ class OpenAIBody(msgspec.Struct):
         return max(self.n or 1, self.n_cmpl or 1)
 
     @property
+    def may_truncate(self) -> bool:
+        """The engine is asked to cut the prompt, so that none is too long."""
+        return raw_json(self.truncate_prompt_tokens) != b"null"
+
+    @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage is True
 

@@ -74,6 +74,7 @@ class OpenAIChat:
             tools=count_items(chat.raw("tools")) + count_items(chat.raw("functions")),
             media_parts=text.media_parts,
             has_own_template=chat.raw("chat_template") != b"null",
+            least_text_bytes=0 if chat.may_truncate else text.least_bytes,
         )
         countable = {name: bytes(getattr(chat, name)) for name in _COUNTABLE if getattr(chat, name) is not msgspec.UNSET}
         countable["messages"] = messages

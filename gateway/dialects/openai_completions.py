@@ -1,5 +1,7 @@
 """POST /v1/completions."""
 
+from dataclasses import replace
+
 import msgspec
 
 from gateway.core.request import Countable, InferenceRequest
@@ -41,7 +43,9 @@ class OpenAICompletions:
         )
         return InferenceRequest(
             model=completions.model,
-            prompts=read.prompts,
+            prompts=tuple(replace(each, least_text_bytes=0) for each in read.prompts)
+            if completions.may_truncate
+            else read.prompts,
             cap=cap,
             cap_tokens=cap_tokens,
             is_chat=False,

@@ -65,3 +65,25 @@ def test_a_sampling_parameter_of_megabytes_is_refused_unread(path: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         DIALECTS[path].read_request((json.dumps(body)[:-1] + f', "logit_bias": {bias}}}').encode())
     assert refused.value.param == "logit_bias"
+
+
+LARGE = "word " * 250_000
+
+
+def test_what_a_large_text_holds_at_least_is_known_unless_the_engine_is_asked_to_cut_it() -> None:
+    chat, completions = DIALECTS["/v1/chat/completions"], DIALECTS["/v1/completions"]
+    for dialect, body in ((chat, {"messages": [{"role": "user", "content": LARGE}]}), (completions, {"prompt": [LARGE, "a"]})):
+        (first, *_) = dialect.read_request(json.dumps(body).encode()).prompts
+        assert 0 < first.least_text_bytes <= len(LARGE) <= first.text_bytes
+        (first, *_) = dialect.read_request(json.dumps(body | {"truncate_prompt_tokens": 10}).encode()).prompts
+        assert first.least_text_bytes == 0
+    escaped = json.dumps({"messages": [{"role": "user", "content": "é" * 300_000}, {"role": "user"}]}).encode()
+    (prompt,) = chat.read_request(escaped).prompts
+    assert 0 < prompt.least_text_bytes <= 600_000
+
+
+@pytest.mark.parametrize("messages", ["x" * 2_000_000, [1] * 1_000_000, [["x" * 2_000_000]]])
+def test_large_messages_that_are_no_list_of_objects_are_refused(messages: object) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        DIALECTS["/v1/chat/completions"].read_request(json.dumps({"messages": messages}).encode())
+    assert refused.value.param == "messages"
