@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
@@ -25,6 +26,10 @@ class BookContract(Protocol):
 
     def progress(self, ticket_id: TicketId, output_tokens: int, *, now: float) -> Changes: ...
 
+    def first_token(self, ticket_id: TicketId, *, was_seen: bool = True, now: float) -> Changes: ...
+
+    def learn(self, ticket: Ticket, output_tokens: int, ending: Ending, *, now: float) -> Changes: ...
+
     def expire(self, *, now: float) -> Changes: ...
 
     def next_deadline(self) -> float | None: ...
@@ -32,6 +37,10 @@ class BookContract(Protocol):
     def set_backend(
         self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int = 0, now: float
     ) -> Changes: ...
+
+    def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> Changes: ...
+
+    def saw_gaps(self, name: BackendName, seconds: float, tokens: int, *, now: float) -> Changes: ...
 
     def drain(self, *, now: float) -> Changes: ...
 
