@@ -13,6 +13,7 @@ from gateway.core.snapshots import LineSnapshot
 from gateway.core.ticket import Ticket
 
 _place = attrgetter("place")
+_arrived = attrgetter("ticket.arrived")
 
 
 class Waiting:
@@ -104,7 +105,7 @@ class Line:
         return LineSnapshot(
             requests=len(self._order),
             blocks=self.blocks,
-            oldest_arrived=min((waiting.ticket.arrived for waiting in self), default=None),
+            oldest_arrived=min(map(_arrived, self._order), default=None),
             head_passes=0 if head is None else head.passes,
         )
 

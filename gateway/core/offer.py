@@ -8,18 +8,19 @@ This is the step from a request to blocks, for one backend at a time. It promise
   than the budget, a cap is written, against budget - reserve and never against what happens to be free.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.engine_rules import EngineRules
-from gateway.core.geometry import Weighing, ceil_div
+from gateway.core.geometry import Weighing
 from gateway.core.ledger import Budget
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, InferenceRequest
 
-# The least output that a cap of ours leaves. llama.cpp's fair share can be smaller than a prompt; a bound can be four
-# times the truth. An answer of a few tokens would be no answer.
+# The least output that a cap of ours leaves where the whole budget has it. llama.cpp's fair share can be smaller than a
+# prompt; a bound can be four times the truth. An answer of a few tokens would be no answer.
 LEAST_WRITTEN_CAP = 256
 
 
@@ -107,18 +108,13 @@ def make_offer(
 
     The count has one entry per prompt of the request.
     """
-    samples = max(request.n, request.best_of) if rules.has_best_of else request.n
-    sequences = samples * len(count.tokens)
-    context = weighing.max_context
-    exact = count.kind is CountKind.EXACT
     cap = _effective_cap(request, rules)
-
+    context = weighing.max_context
     if cap is None and default_output.require:
-        return _unfit(
-            RejectReason.INVALID_REQUEST, "this gateway requires an output cap: set max_tokens", "max_tokens", {}, limit=0
-        )
+        text = "this gateway requires an output cap: set max_tokens"
+        return Unfit(RejectReason.INVALID_REQUEST, text, "max_tokens", {}, limit=0)
     if context is not None and cap is not None and cap > context and rules.refuses_cap_above_context:
-        return _unfit(
+        return Unfit(
             RejectReason.CONTEXT_LENGTH,
             f"max_tokens is {cap}, but the context of the model is {context} tokens: ask for at most {context - 1}",
             "max_tokens",
@@ -126,32 +122,52 @@ def make_offer(
             limit=context,
         )
 
-    largest = count.largest
-    if exact and largest is not None and context is not None:
+    samples = max(request.n, request.best_of) if rules.has_best_of else request.n
+    longest = count.largest
+    if longest is None:
+        written = default_output.tokens if cap is None else None
+        return _whole(samples * len(count.tokens), weighing, budget, cap_to_write=written)
+    sequences = _Sequences(request, count, longest, samples, weighing)
+    if context is not None and count.kind is CountKind.EXACT:
+        passes = cap is not None and longest + cap > context
         # llama.cpp and vLLM both refuse a prompt that leaves no room for one token of output.
-        if largest >= context and cap != 0:
-            return _too_long(largest, cap, context)
-        if overlong is Overlong.REFUSE and cap is not None and largest + cap > context:
-            return _too_long(largest, cap, context)
-
-    if largest is None:
-        return _whole(count, samples, weighing, budget)
+        if longest >= context or (passes and overlong is Overlong.REFUSE):
+            return _too_long(sequences, cap, context)
     if cap is None:
-        return _uncapped(count, largest, samples, rules, weighing, budget, default_output)
-    passes_context = context is not None and largest + cap > context
-    if passes_context and count.kind is CountKind.BOUND:
-        return CountFirst()
-    if passes_context and count.kind is CountKind.BOUND_ONLY:
-        return _whole(count, samples, weighing, budget)
-    demand = _demand(count, cap, samples)
-    blocks = weighing.blocks(demand)
-    if blocks <= budget.blocks:
-        return Offer(blocks, sequences, demand)
-    if count.kind is CountKind.BOUND:
-        return CountFirst()
-    if count.kind is CountKind.BOUND_ONLY:
-        return _whole(count, samples, weighing, budget)
-    return _too_large(blocks, largest, cap, sequences, weighing, budget)
+        return _uncapped(sequences, rules, budget, default_output)
+    return _capped(sequences, cap, budget)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """All sequences of one request on one backend, as functions of their output cap. longest: the longest prompt (tokens)."""
+
+    request: InferenceRequest
+    count: PromptCount
+    longest: int
+    samples: int
+    weighing: Weighing
+
+    @property
+    def number(self) -> int:
+        return self.samples * len(self.count.tokens)
+
+    @property
+    def prompt_param(self) -> str:
+        return "messages" if self.request.is_chat else "prompt"
+
+    def demand(self, cap: int) -> Demand:
+        return Demand(tuple(SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens))
+
+    def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
+        demand = self.demand(cap)
+        return Offer(self.weighing.blocks(demand), self.number, demand, cap_to_write)
+
+    def largest_cap(self, blocks: int) -> int:
+        """The largest cap with which all fit `blocks` together, and each the context; 0 if none does."""
+        context = self.weighing.max_context
+        most = (context if context is not None else blocks * self.weighing.block_tokens + 1) - self.longest
+        return bisect_right(range(1, most + 1), blocks, key=lambda cap: self.weighing.blocks(self.demand(cap)))
 
 
 def _effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
@@ -162,101 +178,105 @@ def _effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
     return None
 
 
+def _capped(sequences: _Sequences, cap: int, budget: Budget) -> Offer | CountFirst | Unfit:
+    """The caller's own cap. What passes the context is cut there by the engine, and weighed so."""
+    weighing, kind = sequences.weighing, sequences.count.kind
+    offer = sequences.offer(cap)
+    passes_context = weighing.max_context is not None and sequences.longest + cap > weighing.max_context
+    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or not passes_context):
+        return offer
+    match kind:
+        case CountKind.BOUND:
+            return CountFirst()
+        case CountKind.BOUND_ONLY:
+            return _whole(sequences.number, weighing, budget)
+        case CountKind.EXACT:
+            return _too_large(sequences, cap, budget)
+
+
 def _uncapped(
-    count: PromptCount,
-    largest: int,
-    samples: int,
-    rules: EngineRules,
-    weighing: Weighing,
-    budget: Budget,
-    default_output: DefaultOutput,
+    sequences: _Sequences, rules: EngineRules, budget: Budget, default_output: DefaultOutput
 ) -> Offer | CountFirst | Unfit:
     """The request may run as far as the engine lets it, unless a cap of ours is written."""
-    sequences = samples * len(count.tokens)
+    weighing, kind = sequences.weighing, sequences.count.kind
     context = weighing.max_context
     wanted: int | None = None
     if default_output.tokens is not None:
         wanted = default_output.tokens
     elif rules.fair_share_tokens is not None:
-        wanted = max(rules.fair_share_tokens - largest, LEAST_WRITTEN_CAP)
-    elif context is not None and sequences * weighing.sequence_blocks(context) <= budget.blocks:
+        wanted = max(rules.fair_share_tokens - sequences.longest, LEAST_WRITTEN_CAP)
+    elif context is not None:
         # One whole context, whatever the prompt: this needs no count, and the cap stays the engine's.
-        return Offer(sequences * weighing.sequence_blocks(context), sequences, _demand(count, context, samples))
+        offer = sequences.offer(context)
+        if offer.blocks <= budget.blocks:
+            return offer
 
-    # A cap of ours must fit what one request alone may have: budget - reserve, else the whole budget.
-    room = max(weighing.tokens_within(budget.blocks - budget.reserve_blocks, sequences) - largest, 0)
-    if count.kind is CountKind.BOUND and (default_output.tokens is None or default_output.tokens > room):
+    room = sequences.largest_cap(budget.blocks - budget.reserve_blocks)
+    if kind is CountKind.BOUND and (default_output.tokens is None or default_output.tokens > room):
         return CountFirst()
-    if room < 1:
-        room = max(weighing.tokens_within(budget.blocks, sequences) - largest, 0)
-    if room < 1 and count.kind is CountKind.EXACT:
-        return _too_large(_least_blocks(count, samples, weighing), largest, 1, sequences, weighing, budget)
-    if count.kind is CountKind.BOUND_ONLY and room < LEAST_WRITTEN_CAP:
+    if room < LEAST_WRITTEN_CAP:
+        # Alone a request may take the reserve as well.
+        room = min(sequences.largest_cap(budget.blocks), LEAST_WRITTEN_CAP)
+    if room < 1 and kind is CountKind.EXACT:
+        return _too_large(sequences, 1, budget)
+    if room < LEAST_WRITTEN_CAP and kind is CountKind.BOUND_ONLY:
         # The bound may be several times the truth: hold all there is, leave a usable output, let the engine decide.
-        offer = _whole(count, samples, weighing, budget)
-        return Offer(offer.blocks, offer.seats, offer.demand, cap_to_write=min(wanted or LEAST_WRITTEN_CAP, LEAST_WRITTEN_CAP))
+        usable = LEAST_WRITTEN_CAP if context is None else min(LEAST_WRITTEN_CAP, context - 1)
+        return _whole(sequences.number, weighing, budget, cap_to_write=usable if wanted is None else min(wanted, usable))
     cap = room if wanted is None else min(wanted, room)
-    demand = _demand(count, cap, samples)
-    return Offer(weighing.blocks(demand), sequences, demand, cap_to_write=cap)
+    return sequences.offer(cap, cap_to_write=cap)
 
 
-def _whole(count: PromptCount, samples: int, weighing: Weighing, budget: Budget) -> Offer:
+def _whole(sequences: int, weighing: Weighing, budget: Budget, *, cap_to_write: int | None = None) -> Offer:
     """Each sequence as a whole context, at most everything there is: the engine decides, and nothing runs beside it."""
-    sequences = samples * len(count.tokens)
     context = weighing.max_context
     blocks = budget.blocks if context is None else min(sequences * weighing.sequence_blocks(context), budget.blocks)
     tokens = context if context is not None else weighing.block_tokens * budget.blocks
-    return Offer(blocks, sequences, Demand((SequenceDemand(0, tokens, sequences),)))
+    return Offer(blocks, sequences, Demand((SequenceDemand(0, tokens, sequences),)), cap_to_write)
 
 
-def _demand(count: PromptCount, cap: int, samples: int) -> Demand:
-    return Demand(tuple(SequenceDemand(tokens or 0, cap, samples) for tokens in count.tokens))
-
-
-def _least_blocks(count: PromptCount, samples: int, weighing: Weighing) -> int:
-    return weighing.blocks(_demand(count, 1, samples))
-
-
-def _too_long(prompt: int, cap: int | None, context: int) -> Unfit:
+def _too_long(sequences: _Sequences, cap: int | None, context: int) -> Unfit:
+    prompt = sequences.longest
     largest_cap = max(context - prompt, 0)
     facts = {"prompt_tokens": prompt, "context_tokens": context, "largest_cap": largest_cap}
     if cap is None or prompt >= context:
         facts["reduce_by_tokens"] = prompt - context + 1
         text = f"the prompt is {prompt} tokens, but the context is {context}: shorten it by at least {prompt - context + 1}"
-        return _unfit(RejectReason.CONTEXT_LENGTH, text, "messages", facts, limit=context)
+        return Unfit(RejectReason.CONTEXT_LENGTH, text, sequences.prompt_param, facts, limit=context)
     facts |= {"max_tokens": cap, "reduce_by_tokens": prompt + cap - context}
     text = (
         f"prompt ({prompt}) and max_tokens ({cap}) together pass the context of {context} tokens by"
         f" {prompt + cap - context}: the largest max_tokens that fits is {largest_cap}"
     )
-    return _unfit(RejectReason.CONTEXT_LENGTH, text, "max_tokens", facts, limit=context)
+    return Unfit(RejectReason.CONTEXT_LENGTH, text, "max_tokens", facts, limit=context)
 
 
-def _too_large(blocks: int, prompt: int, cap: int, sequences: int, weighing: Weighing, budget: Budget) -> Unfit:
-    largest_cap = max(weighing.tokens_within(budget.blocks, sequences) - prompt, 0)
+def _too_large(sequences: _Sequences, cap: int, budget: Budget) -> Unfit:
+    """reduce_by_tokens: what the cap must lose or, where no cap fits, the prompt; not there where neither is the cure."""
+    prompt, number = sequences.longest, sequences.number
+    need_blocks = sequences.offer(cap).blocks
+    largest_cap = sequences.largest_cap(budget.blocks)
     facts = {
-        "need_blocks": blocks,
+        "need_blocks": need_blocks,
         "budget_blocks": budget.blocks,
         "prompt_tokens": prompt,
         "max_tokens": cap,
-        "sequences": sequences,
+        "sequences": number,
         "largest_cap": largest_cap,
-        "reduce_by_tokens": max(cap - largest_cap, 0)
-        if largest_cap
-        else max(prompt + 1 - weighing.tokens_within(budget.blocks, sequences), ceil_div(blocks - budget.blocks, sequences)),
     }
-    many = f" in each of {sequences} sequences" if sequences > 1 else ""
-    cure = (
-        f"the largest max_tokens that fits is {largest_cap}"
-        if largest_cap
-        else "no max_tokens makes it fit: shorten the prompt or ask for fewer sequences"
-    )
+    param = sequences.prompt_param
+    if largest_cap:
+        param = "max_tokens"
+        facts["reduce_by_tokens"] = cap - largest_cap
+        cure = f"the largest max_tokens that fits is {largest_cap}"
+    elif (fitting := sequences.weighing.tokens_within(budget.blocks, number)) > 1:
+        facts["reduce_by_tokens"] = prompt + 1 - fitting
+        cure = f"no max_tokens makes it fit: shorten the prompt by {prompt + 1 - fitting} tokens"
+    else:
+        cure = "no max_tokens makes it fit" + (": ask for fewer sequences" if number > 1 else "")
+    many = f" in each of {number} sequences" if number > 1 else ""
     text = (
-        f"this request may need {blocks} KV blocks (prompt {prompt} + output {cap} tokens{many}),"
+        f"this request may need {need_blocks} KV blocks (prompt {prompt} + output {cap} tokens{many}),"
         f" but the whole budget is {budget.blocks}: {cure}"
     )
-    return _unfit(RejectReason.KV_BUDGET, text, "max_tokens", facts, limit=budget.blocks)
-
-
-def _unfit(reason: RejectReason, message: str, param: str | None, facts: dict[str, int], *, limit: int) -> Unfit:
-    return Unfit(reason, message, param, facts, limit)
+    return Unfit(RejectReason.KV_BUDGET, text, param, facts, limit=budget.blocks)

@@ -90,9 +90,9 @@ def retry_headers(wait_s: float | None, jitter: random.Random) -> Headers:
     if wait_s is None:
         wait_s = jitter.uniform(*_UNKNOWN_WAIT_S)
     else:
-        spread_s = max(2.0, wait_s / 4)
-        wait_s = min(wait_s, _LONGEST_WAIT_S - spread_s) + jitter.uniform(0.0, spread_s)
-    wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S)
+        spread_s = max(2.0, min(wait_s, _LONGEST_WAIT_S) / 4)
+        # The least wait comes before the spread: else all who would wait less are told the very same second.
+        wait_s = min(max(wait_s, 1.0), _LONGEST_WAIT_S - spread_s) + jitter.uniform(0.0, spread_s)
     return [
         (b"retry-after", str(math.ceil(wait_s)).encode()),
         (b"retry-after-ms", str(math.ceil(wait_s * 1000)).encode()),

@@ -113,6 +113,28 @@ def test_one_that_arrived_earlier_goes_to_the_front_and_takes_no_promise_from_th
     assert ids(book.release(tid(4), now=10.0)) == [2, 5]
 
 
+def test_room_given_up_by_one_who_passed_goes_to_heads_first() -> None:
+    book = empty_book(max_passes=0)
+    for number, (name, blocks) in enumerate([(A, 10), (B, 5), (C, 1)]):
+        book.set_backend(name, budget=Budget(10), serving=True, now=0.0)
+        book.join(ticket(number, needs={name: Need(blocks)}), now=0.0)
+    book.join(ticket(12, needs={A: Need(6), B: Need(6)}, pool="x", arrived=2.0), now=5.0)  # room on b collects for it
+    book.join(ticket(13, needs={B: Need(5)}, pool="x", arrived=3.0), now=5.0)
+    book.join(ticket(24, needs={B: Need(5)}, pool="y", arrived=4.0), now=5.0)
+    book.join(ticket(11, needs={C: Need(10)}, pool="x", arrived=1.0), now=5.0)  # now the head of x, and no use of a
+    assert ids(book.release(tid(0), now=6.0)) == [12, 24]
+
+
+def test_a_head_found_smaller_frees_the_backends_on_which_it_will_not_run() -> None:
+    book = empty_book(max_passes=0)
+    for name in (A, B):
+        book.set_backend(name, budget=Budget(10), serving=True, now=0.0)
+        book.join(ticket(1 if name == A else 2, needs={name: Need(5)}), now=0.0)
+    book.join(ticket(3, needs={A: Need(8), B: Need(8)}, pool="x"), now=0.0)
+    assert isinstance(book.join(ticket(4, needs={B: Need(4)}, pool="y"), now=0.0), Queued)
+    assert ids(book.reweigh(tid(3), {A: Need(7)}, now=1.0)) == [4]
+
+
 def test_no_more_than_the_lookahead_is_considered_and_no_newcomer_overtakes_those_behind_it() -> None:
     book = book_with(64, lookahead=2)
     grants(book, 1, 60)

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from statistics import median
 
 import pytest
 
@@ -15,33 +14,21 @@ from support.bench import (
     CHAT,
     COMPLETIONS,
     MODEL,
-    TWIN_CAP,
+    STD_CAP,
     Bench,
     block_body,
     blocks_of,
     chat_body,
     running_bench,
 )
-from support.fake_engine import FakeEngine
-from support.fake_upstream import FakeExchange, answer, eventually, never_answer
-from support.gates import held_head, held_stream
+from support.fake_upstream import answer, eventually
+from support.gates import held_head
 from support.http_client import Answer, Connection
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUEUE_REQUESTS = 8  # as the shared bench is set
 LENIENT_S = 0.5  # what a busy machine may add to anything
-
-
-@asynccontextmanager
-async def everything_taken(bench: Bench, blocks: int = BUDGET_BLOCKS) -> AsyncIterator[asyncio.Event]:
-    """A request at the engine that holds so many blocks until the event is set; it then ends well."""
-    gate, tag = asyncio.Event(), bench.tag("taken")
-    bench.fake.script(tag, held_head(gate, bench.engine.completion()))
-    async with await bench.take(blocks, tag) as holder:
-        yield gate
-        gate.set()
-        assert (await holder.answer()).status == 200
 
 
 @asynccontextmanager
@@ -54,6 +41,22 @@ async def full_line(bench: Bench, tag: str) -> AsyncIterator[list[Connection]]:
         ]
         await bench.state_where(lambda state: state.queued == QUEUE_REQUESTS, "the line is full")
         yield waiting
+
+
+async def test_four_std_fit_and_a_fifth_waits(bench: Bench) -> None:
+    gate, tag = asyncio.Event(), bench.tag("std")
+    bench.fake.script(tag, held_head(gate, bench.engine.completion()))
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(await bench.open(CHAT, chat_body(), tag=tag)) for _ in range(5)]
+        await eventually(lambda: bench.fake.open_requests(tag) == 4)
+        await bench.state_where(
+            lambda state: (state.in_flight, state.queued, state.held_blocks) == (4, 1, 4 * blocks_of(7, STD_CAP)),
+            "four run, each held for what it may exactly take, and one waits",
+        )
+        gate.set()
+        assert [(await client.answer()).status for client in clients] == [200] * 5
+    assert bench.fake.high_water(tag) == 4
+    await bench.end_case()
 
 
 # -- A-1
@@ -108,7 +111,7 @@ async def test_a2_small_ones_pass_the_big_one_a_bounded_number_of_times() -> Non
     async with running_bench(KVGATE_BACKFILL_PASSES=str(passes)) as bench:
         big_tag, small_tag = bench.tag("big"), bench.tag("small")
         bench.fake.script(small_tag, bench.engine.completion(first_gap_s=0.005))
-        async with everything_taken(bench, 32) as gate, await bench.wait_in_line(56, big_tag) as big:
+        async with bench.everything_taken(32) as gate, await bench.wait_in_line(56, big_tag) as big:
             # First half: ten that fit are not kept waiting by one that does not.
             ten = await asyncio.gather(*(bench.post(COMPLETIONS, block_body(4), tag=small_tag) for _ in range(10)))
             assert [found.status for found in ten] == [200] * 10
@@ -138,7 +141,7 @@ async def test_a2_no_pass_is_given_where_none_is_allowed() -> None:
     async with running_bench(KVGATE_BACKFILL_PASSES="0") as bench:
         big_tag, small_tag = bench.tag("big"), bench.tag("small")
         async with (
-            everything_taken(bench, 32) as gate,
+            bench.everything_taken(32) as gate,
             await bench.wait_in_line(56, big_tag) as big,
             await bench.wait_in_line(4, small_tag) as small,
         ):
@@ -156,7 +159,7 @@ async def test_a2_no_pass_is_given_where_none_is_allowed() -> None:
 @pytest.mark.parametrize("how", ["vanish", "hang_up"])
 async def test_a3_places_of_queued_clients_that_leave_are_free_at_once(bench: Bench, how: str) -> None:
     tag, after = bench.tag("departed"), bench.tag("after")
-    async with everything_taken(bench), full_line(bench, tag) as waiting:
+    async with bench.everything_taken(), full_line(bench, tag) as waiting:
         refused = await bench.post(COMPLETIONS, block_body(2), tag=tag)
         assert (refused.status, refused.error["code"]) == (429, "queue_full")
         for client in waiting:
@@ -169,71 +172,6 @@ async def test_a3_places_of_queued_clients_that_leave_are_free_at_once(bench: Be
     await bench.end_case()
     assert bench.arrivals(tag) == 0
     assert bench.arrivals(after) == 0
-
-
-# -- A-4
-
-
-REPETITIONS = 250  # of each kind
-JITTER_S = 0.005
-ODDS = random.Random(4)
-
-
-async def hand_over(bench: Bench, number: int, *, rival: str | None) -> float:
-    """A holds everything; B (if there is a rival) and C wait; A ends as B goes. Seconds from then until C is at the engine."""
-    a, b, c = (f"a4-{name}-{rival}-{number}" for name in "abc")
-    gate = asyncio.Event()
-    bench.fake.script(a, held_head(gate, answer(200, b"{}")))
-    bench.fake.script(b, never_answer() if rival == "vanishes" else answer(200, b"{}"))
-    jitter_s = ODDS.uniform(-JITTER_S, JITTER_S)
-    async with AsyncExitStack() as stack:
-        holder = await stack.enter_async_context(await bench.take(BUDGET_BLOCKS, a))
-        leaver: Connection | None = None
-        limit_s = 0.02
-        if rival is not None:
-            patience = {"x-stainless-timeout": str(limit_s)} if rival == "times out" else None
-            arrived = time.monotonic()
-            leaver = await stack.enter_async_context(await bench.open(COMPLETIONS, block_body(1), tag=b, headers=patience))
-        waiter = await stack.enter_async_context(await bench.open(COMPLETIONS, block_body(BUDGET_BLOCKS), tag=c))
-        if leaver is None:
-            await bench.state_where(lambda state: state.queued == 1, "C waits")
-        elif rival == "vanishes":
-            await bench.state_where(lambda state: state.queued == 2, "B and C wait")
-            if jitter_s < 0:
-                gate.set()
-                await asyncio.sleep(-jitter_s)
-                leaver.vanish()
-            else:
-                leaver.vanish()
-                await asyncio.sleep(jitter_s)
-        else:
-            await asyncio.sleep(arrived + limit_s + jitter_s - time.monotonic())
-        gate.set()
-        ended = time.monotonic()
-        if rival == "times out" and leaver is not None:
-            found = await leaver.answer()
-            assert found.status == 200 or (found.status, found.error["code"]) == (429, "queue_timeout"), found
-        assert (await waiter.answer()).status == 200
-        assert (await holder.answer()).status == 200
-    (seen,) = bench.fake.tagged(c)
-    return seen.head_at - ended
-
-
-@pytest.mark.parametrize("rival", ["vanishes", "times out"])
-async def test_a4_a_grant_that_meets_a_goodbye_goes_to_the_next(rival: str) -> None:
-    async with running_bench() as bench:
-        undisturbed = [await hand_over(bench, number, rival=None) for number in range(10)]
-        waits = [await hand_over(bench, number, rival=rival) for number in range(REPETITIONS)]
-        assert max(waits) < 5 * max(undisturbed) + LENIENT_S
-        assert median(waits) < 5 * median(undisturbed) + 0.1
-        outcomes = (await bench.idle()).outcomes
-        if rival == "vanishes":
-            left = outcomes.get("client_gone_queued", 0) + outcomes.get("client_gone_waiting", 0)
-            assert left == REPETITIONS, outcomes
-        else:
-            # Both ends of the race occurred, or the race was not run.
-            assert 0 < outcomes["timeout_queue"] < REPETITIONS, outcomes
-        await bench.end_case()
 
 
 # -- A-6
@@ -301,7 +239,7 @@ async def test_a6_a_hundred_refusals_of_ours_leave_no_trace(bench: Bench, name: 
 
 async def test_a6_a_hundred_refusals_from_a_full_line_leave_no_trace(bench: Bench) -> None:
     tag, line = bench.tag("a6"), bench.tag("line")
-    async with everything_taken(bench) as gate, full_line(bench, line) as waiting:
+    async with bench.everything_taken() as gate, full_line(bench, line) as waiting:
         answers = await hundred(bench, chat_body(16), tag)
         assert {(found.status, found.error["code"]) for found in answers} == {(429, "queue_full")}
         state = await bench.gateway.state()
@@ -313,59 +251,6 @@ async def test_a6_a_hundred_refusals_from_a_full_line_leave_no_trace(bench: Benc
     await bench.end_case()
 
 
-# -- A-7
-
-
-class Sick:
-    """A fake engine whose every route but the inference ones can fail for a while."""
-
-    def __init__(self, engine: FakeEngine) -> None:
-        self.engine = engine
-        self.is_sick = False
-
-    async def __call__(self, exchange: FakeExchange) -> None:
-        if self.is_sick and exchange.request.method == b"GET":
-            await answer(500, b"sick")(exchange)
-        else:
-            await self.engine(exchange)
-
-
-@pytest.mark.parametrize("silence", ["before the head", "after the first event"])
-async def test_a7_a_silent_stream_keeps_its_share_across_an_outage_of_the_health_check(silence: str) -> None:
-    async with running_bench() as bench:
-        sick = Sick(bench.engine)
-        bench.fake.default = sick
-        gate, first_tag, second_tag = asyncio.Event(), bench.tag("first"), bench.tag("second")
-        first_behaviour = held_head(gate, bench.engine.completion()) if silence == "before the head" else held_stream(gate)
-        bench.fake.script(first_tag, first_behaviour)
-        async with (
-            await bench.open(CHAT, chat_body(TWIN_CAP, stream=True), tag=first_tag) as first,
-        ):
-            await eventually(lambda: bench.fake.open_requests(first_tag) == 1)
-            if silence == "after the first event":
-                await first.head()
-                await first.read_until(b"before-0")
-            held = blocks_of(7, TWIN_CAP)  # as soon as somebody waits, the prompt is counted exactly and the hold shrinks
-            async with await bench.open(CHAT, chat_body(TWIN_CAP), tag=second_tag) as second:
-                await bench.state_where(lambda state: state.queued == 1 and state.held_blocks == held, "the second waits")
-                sick.is_sick = True
-                down = await bench.state_where(lambda state: not state.backend["healthy"], "seen as down", within_s=40)
-                assert (down.held_blocks, down.queued, down.in_flight) == (held, 1, 1)
-                sick.is_sick = False
-                up = await bench.state_where(lambda state: state.backend["healthy"], "seen as up", within_s=40)
-                assert (up.held_blocks, up.queued, up.in_flight) == (held, 1, 1)
-                assert bench.arrivals(second_tag) == 0
-                gate.set()
-                ended = await first.answer() if silence == "before the head" else await first.rest()
-                assert ended.is_tidy
-                assert ended.events[-1] == b"[DONE]"
-                assert (await second.answer()).status == 200
-        first_seen, second_seen = bench.fake.tagged(first_tag)[0], bench.fake.tagged(second_tag)[0]
-        assert first_seen.ended_at is not None
-        assert second_seen.head_at >= first_seen.ended_at
-        await bench.end_case()
-
-
 # -- A-10
 
 
@@ -373,8 +258,8 @@ async def test_a7_a_silent_stream_keeps_its_share_across_an_outage_of_the_health
 async def test_a10_a_refusal_from_a_full_line_can_be_acted_on(bench: Bench, target: str, body: dict[str, object]) -> None:
     before = (await bench.gateway.metrics()).by("kvgate_requests_total", "outcome")
     tag, line, callers = bench.tag("a10"), bench.tag("line"), 30
-    async with everything_taken(bench) as gate, full_line(bench, line) as waiting:
-        delays_ms = set()
+    async with bench.everything_taken() as gate, full_line(bench, line) as waiting:
+        delays_ms = list[int]()
         async with await Connection.open(bench.gateway.url) as connection:
             for _ in range(callers):
                 raw = connection.request_bytes("POST", target, json.dumps(body).encode(), {"x-tag": tag})
@@ -386,10 +271,11 @@ async def test_a10_a_refusal_from_a_full_line_can_be_acted_on(bench: Bench, targ
                 assert 1 <= whole_s <= 120
                 assert abs(whole_s * 1000 - exact_ms) <= 1000  # the same instant, told twice
                 assert refused.head.get("x-kvgate-request-id")
-                delays_ms.add(exact_ms)
+                delays_ms.append(exact_ms)
             # The same connection, after thirty refusals, still serves.
             assert (await connection.ask("GET", "/health")).status == 200
-        assert len(delays_ms) > callers // 2, "callers that were refused together would all come back together"
+        # Callers that were refused together do not come back together.
+        assert max(Counter(delays_ms).values()) <= 3, delays_ms
         gate.set()
         assert [(await client.answer()).status for client in waiting] == [200] * QUEUE_REQUESTS
     assert bench.arrivals(tag) == 0
@@ -405,7 +291,7 @@ async def test_a10_a_refusal_from_a_full_line_can_be_acted_on(bench: Bench, targ
 
 
 async def test_a10_a_wait_until_the_deadline_is_told_as_such() -> None:
-    async with running_bench(KVGATE_QUEUE_TIMEOUT="300ms") as bench, everything_taken(bench):
+    async with running_bench(KVGATE_QUEUE_TIMEOUT="300ms") as bench, bench.everything_taken():
         tag = bench.tag("late")
         late = await bench.post(COMPLETIONS, block_body(2), tag=tag)
         assert (late.status, late.error["code"]) == (429, "queue_timeout")

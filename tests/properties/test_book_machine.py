@@ -171,10 +171,11 @@ class BookMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reweigh_a_waiting_one(self, data: st.DataObject) -> None:
         entry = data.draw(st.sampled_from(self.naive.waiting))
+        pool = entry.ticket.pool
         entry.ticket = Ticket(
             entry.ticket.id,
-            entry.ticket.pool,
-            {name: data.draw(needs) for name in entry.ticket.needs},
+            pool,
+            {name: data.draw(needs) for name in data.draw(st.lists(st.sampled_from(POOLS[pool]), min_size=1, unique=True))},
             entry.ticket.arrived,
             entry.ticket.deadline,
             affinity=entry.ticket.affinity,

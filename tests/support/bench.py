@@ -18,6 +18,7 @@ from typing import Any
 from support.book_watch import BookWatch, State
 from support.fake_engine import FakeEngine
 from support.fake_upstream import FakeUpstream, eventually
+from support.gates import held_head
 from support.gateway_process import CASE_SETTINGS, GatewayProcess, running_gateway
 from support.http_client import Answer, Connection, open_post, post
 
@@ -95,6 +96,16 @@ class Bench:
         await self.state_where(lambda state: state.queued > before, f"{tag} is queued")
         return connection
 
+    @asynccontextmanager
+    async def everything_taken(self, blocks: int = BUDGET_BLOCKS) -> AsyncIterator[asyncio.Event]:
+        """A request at the engine that holds so many blocks until the event is set or the block is left; it ends well."""
+        gate, tag = asyncio.Event(), self.tag("taken")
+        self.fake.script(tag, held_head(gate, self.engine.completion()))
+        async with await self.take(blocks, tag) as holder:
+            yield gate
+            gate.set()
+            assert (await holder.answer()).status == 200
+
     # -- awaiting
 
     async def state_where(self, fact: Callable[[State], object], what: str, *, within_s: float = IDLE_WITHIN_S) -> State:
@@ -106,7 +117,7 @@ class Bench:
                     state = State((await connection.ask("GET", "/kvgate/state")).json())
                     if fact(state):
                         return state
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.005)
         except TimeoutError:
             seen = json.dumps(state.raw, indent=1) if state is not None else "no snapshot"
             raise AssertionError(f"did not come true within {within_s} s: {what}\n{seen}") from None
