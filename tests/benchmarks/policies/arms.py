@@ -9,17 +9,12 @@ COMMITMENT[+guards]/CAPS  kvgate's book; caps as clients send them: absent, fixe
 
 from dataclasses import dataclass, replace
 
-from benchmarks.policies.book_door import BookDoor, Caps
+from benchmarks.policies.book_door import BookDoor, Caps, Gate
 from benchmarks.policies.doors import FixedDoor, OpenDoor
 from benchmarks.policies.engine import Engine
 from benchmarks.policies.profiles import EngineProfile
 from benchmarks.policies.simulation import Door, DoorFactory
 from benchmarks.policies.workloads import Workload
-
-REFERENCE = "strict/truth"
-
-# The share of the objective for the first token that may be spent waiting at a gate: the prompt has to be computed as well.
-PATIENCE_SHARE = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +29,6 @@ class Arm:
 def make_arm(name: str, workload: Workload) -> Arm:
     """The policy of that name. Raises ValueError for a name that says nothing."""
     engine = workload.engine
-    patience_s = PATIENCE_SHARE * workload.ttft_s
     if name == "none":
         return Arm(name, engine, lambda engine: OpenDoor(engine, patience_s=None))
     if name in ("cancel", "watermark"):
@@ -43,10 +37,14 @@ def make_arm(name: str, workload: Workload) -> Arm:
         return Arm(name, engine, lambda engine: OpenDoor(engine, patience_s=workload.ttft_s))
     if name.startswith("seats="):
         seats = int(name.removeprefix("seats="))
-        return Arm(name, engine, lambda engine: FixedDoor(engine, seats=seats, patience_s=patience_s))
-    commitment, _, caps = name.partition("/")
+        return Arm(name, engine, lambda engine: FixedDoor(engine, seats=seats, patience_s=0.9 * workload.ttft_s))
+    rules, _, caps = name.partition("/")
+    commitment, _, guards = rules.partition("+")
+    if guards not in ("", "guards", "untold"):
+        raise ValueError(f"{name} is no policy")
+    gate = Gate(commitment, Caps(caps), has_guards=bool(guards), targets_known=guards != "untold")
 
     def book_door(engine: Engine) -> Door:
-        return BookDoor(engine, workload, commitment=commitment, caps=Caps(caps), patience_s=patience_s)
+        return BookDoor(engine, workload, gate)
 
     return Arm(name, engine, book_door)

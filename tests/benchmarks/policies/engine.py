@@ -58,9 +58,9 @@ class Engine:
         self.recomputed_tokens = 0
         self.computed_tokens = 0
         self.used_blocks = 0
+        self.decoding = 0  # sequences that get a token in every step
         self.unanswered_tokens = 0  # prompt tokens of sequences without a first token, waiting or being computed
         self._started: list[Sequence] = []  # decoding or prefilling, in order of their start; ended ones stay until popped
-        self._decoding = 0
         self._steps = 0
         self._ends: list[tuple[int, int, Sequence]] = []
         self._phases = [0] * profile.block_tokens  # decoding sequences by (computed tokens - steps) mod block
@@ -74,7 +74,7 @@ class Engine:
     @property
     def running(self) -> int:
         """Sequences that hold blocks."""
-        return self._decoding + max(len(self._chunks), int(self._partial is not None))
+        return self.decoding + max(len(self._chunks), int(self._partial is not None))
 
     def produced(self, sequence: Sequence) -> int:
         """Output tokens of a sequence so far."""
@@ -107,7 +107,7 @@ class Engine:
         profile = self.profile
         preempted = self._make_room()
         self.used_blocks += self._phases[-self._steps % profile.block_tokens]
-        budget = profile.step_tokens - self._decoding
+        budget = profile.step_tokens - self.decoding
         self._chunks = []
         attention = 0.0
         if self._partial is not None and budget > 0:
@@ -128,13 +128,13 @@ class Engine:
         for sequence, tokens in self._chunks:
             prompt_tokens += tokens
             attention += tokens * (sequence.computed + tokens / 2)
-        tokens = self._decoding + prompt_tokens
+        tokens = self.decoding + prompt_tokens
         if tokens == 0:
             return None
         self.computed_tokens += prompt_tokens
         return (
             profile.fixed_s
-            + profile.sequence_s * (self._decoding + len(self._chunks))
+            + profile.sequence_s * (self.decoding + len(self._chunks))
             + max(profile.weights_s, profile.token_s * tokens)
             + profile.cache_token_s * self._cache_tokens
             + profile.attention_s * attention
@@ -145,9 +145,9 @@ class Engine:
         first: list[Sequence] = []
         done: list[Sequence] = []
         block_tokens = self.profile.block_tokens
-        self._cache_tokens += self._decoding  # each of them wrote one more token
+        self._cache_tokens += self.decoding  # each of them wrote one more token
         self._steps += 1
-        if seconds > FREEZE_S and self._decoding:
+        if seconds > FREEZE_S and self.decoding:
             self._last_freeze = self._steps
         while self._ends and self._ends[0][0] <= self._steps:
             end, _, sequence = heapq.heappop(self._ends)
@@ -170,7 +170,7 @@ class Engine:
             elif now - sequence.last_token_at > FREEZE_S:
                 sequence.frozen = True
             self._cache_tokens += sequence.computed
-            self._decoding += 1
+            self.decoding += 1
             self._phases[(sequence.computed - self._steps) % block_tokens] += 1
             sequence.state = "decode"
             sequence.generated += 1
@@ -203,7 +203,7 @@ class Engine:
 
     def _make_room(self) -> bool:
         """Preempt until the next token of every decoding sequence has a block. Whether anybody was preempted."""
-        if not self._decoding:
+        if not self.decoding:
             return False
         phase = -self._steps % self.profile.block_tokens
         preempted = False
@@ -234,6 +234,6 @@ class Engine:
         computed = sequence.arrival.prompt_tokens + self.produced(sequence) - 1
         self.used_blocks -= self._blocks(computed)
         self._cache_tokens -= computed
-        self._decoding -= 1
+        self.decoding -= 1
         self._phases[(computed - self._steps) % self.profile.block_tokens] -= 1
         sequence.state = "left"

@@ -49,7 +49,7 @@ def test_the_engine_model_schedules_step_by_step_as_one_that_looks_at_every_sequ
     assert engine.preemptions > 10
 
 
-@pytest.mark.parametrize("policy", ["none", "cancel", "watermark", "seats=16", "strict/absent", "strict/1.5x"])
+@pytest.mark.parametrize("policy", ["none", "cancel", "watermark", "seats=16", "strict/absent", "auto+guards/1.5x"])
 def test_every_request_of_a_run_is_finished_or_turned_away_and_nothing_stays_held(policy: str) -> None:
     workload = WORKLOADS["mix-a10g"]
     arrivals = window(workload.trace, first=0, requests=250, rate=1.2 * workload.capacity, context=workload.context)
@@ -62,7 +62,7 @@ def test_every_request_of_a_run_is_finished_or_turned_away_and_nothing_stays_hel
     figures = measure(run, workload, load=1.2, policy=policy)
     assert 0 < figures.smooth_per_s <= figures.done_per_s
     assert 0 < figures.used_share <= figures.peak_share <= 1
-    if policy.startswith("strict"):
+    if policy in ("strict/absent", "auto+guards/1.5x"):
         assert run.preemptions == 0
 
 
@@ -71,7 +71,7 @@ def test_the_same_run_twice_gives_the_same_figures() -> None:
     arrivals = window(workload.trace, first=0, requests=200, rate=workload.capacity, context=workload.context)
 
     def figures() -> dict[str, object]:
-        arm = make_arm("strict/1.5x", workload)
+        arm = make_arm("auto+guards/fixed", workload)
         run = simulate(arrivals, arm.engine, arm.make_door, warm_share=0.1)
         return measure(run, workload, load=1.0, policy=arm.name).as_dict()
 
