@@ -89,7 +89,7 @@ def _fields() -> dict[str, tuple[str, FieldInfo]]:
 
 
 def _shown(name: str, value: object) -> str:
-    if name == "admin_port" and value is None:
+    if name in ("admin_port", "state_file") and value is None:
         return "off"
     if isinstance(value, float) and name.endswith("_s"):
         return show_duration(value)

@@ -7,6 +7,7 @@ from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
+from gateway.core.pace import Pace
 from gateway.core.snapshots import BookSnapshot
 from gateway.core.ticket import Need, Ticket
 
@@ -43,6 +44,10 @@ class BookContract(Protocol):
     def saw_gaps(self, name: BackendName, seconds: float, tokens: int, *, now: float) -> Changes: ...
 
     def drain(self, *, now: float) -> Changes: ...
+
+    def pace(self, name: BackendName) -> Pace: ...
+
+    def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float: ...
 
     def has_waiting_for(self, backend: BackendName) -> bool: ...
 

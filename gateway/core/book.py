@@ -21,6 +21,7 @@ from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
 from gateway.core.line import Line, Waiting
 from gateway.core.names import BackendName, PoolName, TicketId
 from gateway.core.outcomes import RejectReason
+from gateway.core.pace import Pace
 from gateway.core.placement import choose, least_bad
 from gateway.core.policies import PolicyFactory
 from gateway.core.queue import Queue, QueueLimits
@@ -208,6 +209,14 @@ class Book:
     def has_waiting_for(self, backend: BackendName) -> bool:
         """Whether a ticket waits that could run on that backend."""
         return self._queue.has_waiting_for(backend)
+
+    def pace(self, name: BackendName) -> Pace:
+        """How fast a backend is seen to work. Whoever sees its answers tells it; guards and predictions go by it."""
+        return self._guards.pace(name)
+
+    def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
+        """Seconds from its grant after which a granted ticket's prompt counts as computed, whatever was seen."""
+        return self._guards.expected_s(ticket_id, is_stream=is_stream)
 
     def snapshot(self, *, now: float) -> BookSnapshot:
         """The whole book as frozen records."""

@@ -19,6 +19,7 @@ class Choices:
     max_body_bytes: int
     upload_timeout_s: float
     queue_timeout_s: float
+    ttft_target_s: float | None
     clocks: Clocks
     pass_through: frozenset[str]
 

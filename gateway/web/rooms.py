@@ -8,6 +8,7 @@ from gateway.admission.controller import Controller
 from gateway.backends.counting import ExactCounter
 from gateway.backends.roster import Roster
 from gateway.clock import Clock
+from gateway.core.commitment import Evidence
 from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
@@ -23,6 +24,7 @@ class Rooms:
     roster: Roster
     counter: ExactCounter
     controller: Controller
+    evidence: Evidence
     recount: Recount
     upstreams: Mapping[BackendName, Upstream]
     running: Running
