@@ -102,6 +102,14 @@ def test_the_past_fades_by_half_in_its_half_life() -> None:
     assert lengths.expected(0) == 1_000
 
 
+def test_what_has_misled_is_outvoted_eight_times_as_fast() -> None:
+    lengths = seen(*[10] * 2_000)
+    lengths.doubt()
+    for _ in range(HALF_LIFE // 6):
+        lengths.finished(1_000)
+    assert lengths.expected(0) == 1_000
+
+
 def test_memory_is_fixed_whatever_comes() -> None:
     lengths = seen(*[1 << shift for shift in range(40)] * 30, 0, -3)
     assert len(lengths.rows()) <= 26 * 12

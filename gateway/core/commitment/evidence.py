@@ -93,6 +93,11 @@ class Evidence:
             changed |= lengths.completions == ENOUGH
         return changed
 
+    def doubt(self) -> None:
+        """A forecast by it went wrong: what comes from now on counts for more."""
+        for lengths in self._classes.values():
+            lengths.doubt()
+
     def has_family(self, family: str) -> bool:
         """Whether anything is known of that family."""
         return (family,) in self._classes

@@ -102,7 +102,12 @@ class ForecastCommitment:
         return self._evidence.learn(ticket, output_tokens, ending)
 
     def read_engine(self, backend: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> bool:
-        return self._page(backend).judge.read(preemptions, overrun_fails_all=overrun_fails_all, now=now)
+        judge = self._page(backend).judge
+        was_strict = judge.freedom is Freedom.STRICT
+        changed = judge.read(preemptions, overrun_fails_all=overrun_fails_all, now=now)
+        if not was_strict and judge.freedom is Freedom.STRICT and judge.last_preemption == now:
+            self._evidence.doubt()
+        return changed
 
     def snapshot(self, backend: BackendName) -> CommitmentSnapshot:
         page = self._page(backend)

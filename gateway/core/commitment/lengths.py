@@ -22,6 +22,7 @@ HALF_LIFE: Final = 512
 _UNSEEN: Final = 2.0
 # From so much weight beyond a length on, "more than half went further than all that ended" is knowledge, not thin evidence.
 _KNOWLEDGE: Final = 8.0
+_DOUBT: Final = 8.0
 _BINS_PER_OCTAVE: Final = 12
 _BINS: Final = 26 * _BINS_PER_OCTAVE
 _GONE: Final = 0.01  # a weight below which a bin is forgotten
@@ -95,6 +96,10 @@ class Lengths:
             self._running[before] -= 1
         if after is not None:
             self._running[after] += 1
+
+    def doubt(self) -> None:
+        """What was remembered has misled: what comes now counts for `_DOUBT` times as much beside it."""
+        self._unit *= _DOUBT
 
     def seed(self, lengths: Iterable[tuple[int, float]], completions: int) -> None:
         """Begin with what somebody else has counted: (tokens, weight) of answers that ended."""
