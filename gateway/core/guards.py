@@ -40,12 +40,13 @@ class _Unanswered:
 
 
 class _Page:
-    __slots__ = ("pace", "seat_limit", "unanswered", "unanswered_tokens")
+    __slots__ = ("has_barred", "pace", "seat_limit", "unanswered", "unanswered_tokens")
 
     def __init__(self) -> None:
         self.pace = Pace()
         self.unanswered = 0
         self.unanswered_tokens = 0.0
+        self.has_barred = False  # somebody, since room last came free
         self.seat_limit: float | None = None
 
 
@@ -68,12 +69,18 @@ class Guards:
         page = self._pages.get(name)
         if page is None or not page.unanswered or not self._is_on:
             return True
-        return page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= _limit(page.pace)
+        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= _limit(page.pace):
+            return True
+        page.has_barred = True
+        return False
 
     def has_room(self, name: BackendName) -> bool:
         """Whether any prompt at all may be computed there now: a quick no before many tickets are tried."""
         page = self._pages.get(name)
-        return page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < _limit(page.pace)
+        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < _limit(page.pace):
+            return True
+        page.has_barred = True
+        return False
 
     def granted(self, ticket_id: TicketId, name: BackendName, prompt_tokens: int, *, now: float) -> None:
         """A request was granted: its prompt is unanswered from now on."""
@@ -84,7 +91,8 @@ class Guards:
         self._unanswered[ticket_id] = _Unanswered(name, tokens, page.unanswered_tokens, now)
 
     def answered(self, ticket_id: TicketId, *, now: float | None) -> BackendName | None:
-        """Its first token came, or cannot be waited for any more (now None). Returns where, None if it was answered before."""
+        """Its first token came, or cannot be waited for any more (now None). Returns where somebody may be admitted now who
+        was barred before; None if nobody was."""
         gone = self._unanswered.pop(ticket_id, None)
         if gone is None:
             return None
@@ -93,6 +101,9 @@ class Guards:
         page.unanswered_tokens = page.unanswered_tokens - gone.tokens if page.unanswered else 0.0
         if now is not None:
             page.pace.saw_first_token(gone.ahead, now - gone.granted)
+        if not page.has_barred:
+            return None
+        page.has_barred = False
         return gone.backend
 
     def expected_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:

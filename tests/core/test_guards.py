@@ -17,6 +17,13 @@ def test_prompts_without_a_first_token_stay_within_two_steps() -> None:
     assert guards.answered(tid(1), now=0.6) is None
 
 
+def test_an_answer_wakes_nobody_where_nobody_was_barred() -> None:
+    guards = Guards()
+    guards.granted(tid(1), A, 100, now=0.0)
+    assert guards.admits(A, 100)
+    assert guards.answered(tid(1), now=0.5) is None
+
+
 def test_a_prompt_larger_than_that_goes_when_no_other_is_unanswered() -> None:
     guards = Guards()
     assert guards.admits(A, 10 * UNKNOWN_LIMIT_TOKENS)
