@@ -9,17 +9,20 @@ import asyncio
 import contextlib
 import logging
 import random
+import resource
 import signal
 import socket
 import ssl
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvicorn
 import uvloop
 
-from gateway import __version__
+from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
 from gateway.backend_settings import BackendAddress, read_backend_keys
@@ -37,18 +40,21 @@ from gateway.core.guards import Guards
 from gateway.core.names import BackendName
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
-from gateway.metrics import Metrics
+from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
 from gateway.settings import Settings, is_loopback
 from gateway.web.app import Front
 from gateway.web.choices import Choices
+from gateway.web.door import Door, DoorLimits
 from gateway.web.engine_readings import EngineReadings
+from gateway.web.http_protocol import HttpProtocol
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
+from gateway.web.small_bodies import SmallBodies
 from gateway.web.tally import Tally
 from gateway.web.upstream import Upstream
 
@@ -62,6 +68,11 @@ _LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
 # The prediction of a wait is good to about so much; who would be that near its deadline is told now, not then.
 _WAIT_MARGIN: Final = 0.1
+# Open files that are nobody's connection: listeners, probes, the log, and room for operators.
+_OTHER_FILES: Final = 256
+_MOST_CONNECTIONS: Final = 16_384
+# The admin port is for a few: dashboards, probes, people.
+_ADMIN_CONNECTIONS: Final = 128
 
 
 def serve(settings: Settings) -> int:
@@ -159,6 +170,19 @@ class Gateway:
             choices=_choices(settings),
         )
 
+        limits = _door_limits(settings, connections=settings.max_connections or _connections_allowed())
+        narrow = replace(limits, connections=min(limits.connections or _ADMIN_CONNECTIONS, _ADMIN_CONNECTIONS))
+        self._doors = {
+            port: Door(port, limit, self._rooms.metrics, self._rooms.jitter)
+            for port, limit in (("data", limits), ("admin", narrow))
+        }
+        self._rooms.metrics.read_gauges_from(self._gauges_beside_the_books)
+
+    def _gauges_beside_the_books(self) -> Iterator[GaugeRow]:
+        for door in self._doors.values():
+            yield GaugeRow(GaugeName.CONNECTIONS, (door.port,), door.connections)
+        yield GaugeRow(GaugeName.LOG_LINES_DROPPED, (), logs.dropped_lines())
+
     def _backend_keys(self) -> dict[BackendName, str]:
         settings = self._settings
         by_name = read_backend_keys(settings.backend_keys_file) if settings.backend_keys_file is not None else {}
@@ -193,11 +217,12 @@ class Gateway:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        servers = [(_server(Front(self._rooms, self._lifecycle)), data_socket)]
+        servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
-            servers.append((_server(app), admin_socket))
+            bounded = SmallBodies(app, timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter)
+            servers.append((_server(bounded, self._doors["admin"]), admin_socket))
         if self._state_file is not None:
             self._state_file.read()
             self._own(self._state_file.run(), "state file")
@@ -258,6 +283,7 @@ class Gateway:
         await self._roster.stop()
         for upstream in self._rooms.upstreams.values():
             upstream.pool.close()
+        self._rooms.big_bodies.close()
 
     def _own(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -295,11 +321,39 @@ async def _within(limit_s: float, wait: Coroutine[Any, Any, Any]) -> bool:
     return True
 
 
-def _server(app: Any) -> _Server:
+def _connections_allowed() -> int:
+    """Connections for which there are open files: each may need one more, to its engine.
+
+    The soft limit is raised to the hard one first: it is low for the sake of programs that use select(), which none of
+    ours does.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    return min(max((soft - _OTHER_FILES) // 2, soft // 4, 1), _MOST_CONNECTIONS)
+
+
+def _door_limits(settings: Settings, *, connections: int) -> DoorLimits:
+    return DoorLimits(
+        header_bytes=settings.max_header_bytes,
+        headers=settings.max_headers,
+        url_bytes=settings.max_url_bytes,
+        header_s=settings.header_timeout_s,
+        idle_s=settings.idle_timeout_s,
+        pipelined=settings.max_pipelined,
+        connections=connections,
+        per_address=settings.max_connections_per_address,
+    )
+
+
+def _server(app: Any, door: Door) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=partial(HttpProtocol, door),  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             lifespan="off",
             log_config=None,
@@ -335,6 +389,7 @@ def _choices(settings: Settings) -> Choices:
             send_s=settings.send_timeout_s,
         ),
         pass_through=frozenset(settings.pass_through),
+        queue_requests=settings.queue_requests,
     )
 
 

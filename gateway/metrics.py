@@ -48,6 +48,8 @@ class GaugeName(StrEnum):
     QUEUE_BLOCKS = "kvgate_queue_blocks"
     BACKLOG_SECONDS = "kvgate_backlog_seconds"
     UPSTREAM_CONNECTIONS = "kvgate_upstream_connections"
+    CONNECTIONS = "kvgate_connections"
+    LOG_LINES_DROPPED = "kvgate_log_lines_dropped_total"
     ENGINE_PREEMPTIONS = "kvgate_engine_preemptions_total"
 
 
@@ -75,6 +77,8 @@ _GAUGES: Final[dict[GaugeName, tuple[str, tuple[str, ...]]]] = {
     GaugeName.QUEUE_BLOCKS: ("KV blocks that waiting requests ask for", ("pool", "lane")),
     GaugeName.BACKLOG_SECONDS: ("Predicted time to serve what waits; the age of the oldest until that is known", ("pool",)),
     GaugeName.UPSTREAM_CONNECTIONS: ("Connections to the engine", ("backend", "state")),
+    GaugeName.CONNECTIONS: ("Clients' connections", ("port",)),
+    GaugeName.LOG_LINES_DROPPED: ("Log lines that were dropped because nobody took them", ()),
     GaugeName.ENGINE_PREEMPTIONS: ("Preemptions that the engine has counted", ("backend",)),
 }
 
@@ -92,15 +96,16 @@ class _SnapshotCollector:
     """Turns the rows of one snapshot into gauges at scrape time."""
 
     def __init__(self) -> None:
-        self.rows: Callable[[], Iterable[GaugeRow]] = tuple
+        self.sources: list[Callable[[], Iterable[GaugeRow]]] = []
 
     def collect(self) -> Iterator[Metric]:
         families: dict[GaugeName, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, (text, labels) in _GAUGES.items():
             kind = CounterMetricFamily if name.value.endswith("_total") else GaugeMetricFamily
             families[name] = kind(name.value, text, labels=labels)
-        for row in self.rows():
-            families[row.gauge].add_metric(row.labels, row.value)
+        for rows in self.sources:
+            for row in rows():
+                families[row.gauge].add_metric(row.labels, row.value)
         yield from families.values()
 
     def describe(self) -> Iterable[Metric]:
@@ -146,13 +151,16 @@ class Metrics:
             "kvgate_waste_block_seconds", "Blocks held and not used, over the time that they were held", "cause", "tenant"
         )
         self._observed = counter("kvgate_would_have", "In observe mode: what enforcing would have done", "pool", "verdict")
+        self._refused_at_door = counter(
+            "kvgate_connections_refused", "Connections turned away or ended at the door", "port", "reason"
+        )
         self._lag = Gauge("kvgate_event_loop_lag_seconds", "How late the event loop ran, last look", registry=registry)
         info = Gauge("kvgate_build_info", "1, with the version as label", ("version",), registry=registry)
         info.labels(version).set(1)
 
     def read_gauges_from(self, rows: Callable[[], Iterable[GaugeRow]]) -> None:
-        """Ask `rows` for every gauge's samples at each scrape."""
-        self._gauges.rows = rows
+        """Ask `rows`, beside those named before, for samples of gauges at each scrape."""
+        self._gauges.sources.append(rows)
 
     def exposition(self) -> bytes:
         """The text that Prometheus reads."""
@@ -199,6 +207,9 @@ class Metrics:
 
     def usage_missing(self, model: str) -> None:
         self._usage_missing.labels(model).inc()
+
+    def refused_at_door(self, port: str, reason: str) -> None:
+        self._refused_at_door.labels(port, reason).inc()
 
     def loop_lag(self, seconds: float) -> None:
         self._lag.set(seconds)

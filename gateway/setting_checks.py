@@ -23,6 +23,15 @@ FLAGS: Final[Mapping[str, str]] = {
 }
 
 
+# Settings whose None has a word of its own.
+_WORDS: Final[Mapping[str, str]] = {
+    "admin_port": "off",
+    "state_file": "off",
+    "max_connections": "auto",
+    "max_connections_per_address": "off",
+}
+
+
 class SettingsError(Exception):
     """Settings that cannot be right. problems: one line each, fit for the operator, without secrets."""
 
@@ -89,8 +98,8 @@ def _fields() -> dict[str, tuple[str, FieldInfo]]:
 
 
 def _shown(name: str, value: object) -> str:
-    if name in ("admin_port", "state_file") and value is None:
-        return "off"
+    if value is None and name in _WORDS:
+        return _WORDS[name]
     if isinstance(value, float) and name.endswith("_s"):
         return show_duration(value)
     if isinstance(value, int) and name.endswith("_bytes"):

@@ -53,6 +53,20 @@ def whole_number(*, at_least: int) -> Callable[[str], int]:
     return read
 
 
+def number_or(word: str) -> Callable[[str], int | None]:
+    """A reader of whole numbers from 1 on, or of a word that stands for None."""
+
+    def read(text: str) -> int | None:
+        if text.strip().lower() == word:
+            return None
+        try:
+            return whole_number(at_least=1)(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is neither a whole number of at least 1 nor {word}") from None
+
+    return read
+
+
 def per_backend(read: Callable[[str], T], fallback: T) -> Callable[[str], PerBackend[T]]:
     """A reader of one value or `name=value,...`, each read by `read`."""
     return lambda text: parse_per_backend(text, read, fallback)

@@ -37,6 +37,7 @@ Timeout = Annotated[float, _read(values.timeout)]
 Size = Annotated[int, _read(values.body_bytes)]
 Port = Annotated[int, _read(values.port)]
 Count = Annotated[int, _read(values.whole_number(at_least=0))]
+AtLeastOne = Annotated[int, _read(values.whole_number(at_least=1))]
 Secret = Annotated[SecretStr | None, _read(values.secret)]
 BlocksPerBackend = Annotated[PerBackend[int | None], _read(values.per_backend(values.whole_number(at_least=1), None))]
 
@@ -134,6 +135,18 @@ class Settings(BaseSettings):
     total_timeout_s: Timeout = _setting("KVGATE_TOTAL_TIMEOUT", "3600s", "from sending to the end of the answer")
 
     max_body_bytes: Size = _setting("KVGATE_MAX_BODY", "32MiB", "largest request body")
+    max_header_bytes: Size = _setting("KVGATE_MAX_HEADER_BYTES", "64KiB", "all header fields of a request")
+    max_headers: AtLeastOne = _setting("KVGATE_MAX_HEADERS", "128", "header fields of a request")
+    max_url_bytes: Size = _setting("KVGATE_MAX_URL", "8KiB", "longest target of a request")
+    header_timeout_s: Timeout = _setting("KVGATE_HEADER_TIMEOUT", "10s", "for a client to send the head of a request")
+    idle_timeout_s: Timeout = _setting("KVGATE_IDLE_TIMEOUT", "75s", "a client's connection without a request is closed")
+    max_pipelined: Count = _setting("KVGATE_MAX_PIPELINED", "8", "requests taken behind one that is not answered yet")
+    max_connections: Annotated[int | None, _read(values.number_or("auto"))] = _setting(
+        "KVGATE_MAX_CONNECTIONS", "auto", "clients' connections; auto: as many as the open-file limit allows, at most 16384"
+    )
+    max_connections_per_address: Annotated[int | None, _read(values.number_or("off"))] = _setting(
+        "KVGATE_MAX_CONNECTIONS_PER_ADDRESS", "off", "of those, from one address; behind a proxy all come from one"
+    )
     drain_delay_s: Duration = _setting("KVGATE_DRAIN_DELAY", "0s", "after SIGTERM, time in which only /ready changes")
     drain_timeout_s: Duration = _setting("KVGATE_DRAIN_TIMEOUT", "30s", "after that, time for running requests to end")
 

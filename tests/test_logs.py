@@ -1,8 +1,12 @@
 """Log lines, as text and as JSON."""
 
+import fcntl
 import io
 import json
 import logging
+import os
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -112,3 +116,68 @@ def test_configuring_twice_writes_every_line_once() -> None:
     out = configured("json")
     logging.getLogger("kvgate").info("here")
     assert len(out.getvalue().splitlines()) == 1
+
+
+def a_pipe() -> tuple[int, int]:
+    """Both ends of a pipe that holds little."""
+    read_end, write_end = os.pipe()
+    fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
+    return read_end, write_end
+
+
+def test_nobody_waits_for_a_pipe_that_nobody_reads_and_what_was_lost_is_said() -> None:
+    read_end, write_end = a_pipe()
+    writer = logs.Writer(write_end, waiting=100)
+    writer.setFormatter(logs.JsonLines())
+    logger = logging.getLogger("kvgate.test.blocked")
+    logger.addHandler(writer)
+    logger.propagate = False
+    began = time.monotonic()
+    for number in range(1000):
+        logger.error("line %d", number, extra={"fields": {"padding": "x" * 100}})
+    assert time.monotonic() - began < 10  # the pipe is never read meanwhile: a writer that waited would wait for ever
+    dropped = writer.dropped
+    assert 0 < dropped < 1000
+    lines: list[bytes] = []
+
+    def read() -> None:
+        with os.fdopen(read_end, "rb") as reader:
+            lines.extend(reader)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    writer.flush()
+    logger.removeHandler(writer)
+    os.close(write_end)
+    reading.join(10)
+    events = [json.loads(line)["event"] for line in lines]
+    assert events[0] == "line 0"
+    said = [event for event in events if "dropped" in event]
+    assert said[0].startswith(f"{dropped} log lines were dropped")
+    assert len(events) - len(said) == 1000 - dropped
+
+
+def test_a_flush_waits_for_what_was_logged_before_it() -> None:
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader, os.fdopen(write_end, "w") as out:
+        logs.configure("info", "json", out)
+        for number in range(20):
+            logging.getLogger("kvgate").info("line %d", number)
+        for handler in logging.getLogger().handlers:
+            handler.flush()
+        os.set_blocking(read_end, False)
+        assert [json.loads(line)["event"] for line in reader.read().splitlines()] == [f"line {number}" for number in range(20)]
+
+
+def test_a_record_that_cannot_be_written_as_a_line_is_not_lost_without_a_word() -> None:
+    read_end, write_end = os.pipe()
+    writer = logs.Writer(write_end)
+    writer.setFormatter(logs.TextLines())
+    writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "%d", ("no number",), None))
+    writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "half an emoji \ud83d", None, None))
+    writer.flush()
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as reader:
+        first, second = reader.read().splitlines()
+    assert b"cannot be written" in first
+    assert b"ud83d" in second

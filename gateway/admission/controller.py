@@ -51,8 +51,9 @@ class Controller:
         self._book = book
         self._clock = clock
         self._waiting: dict[TicketId, asyncio.Future[Grant]] = {}
-        self._deadline_moved = asyncio.Event()
-        self._armed_until: float | None = None
+        self._somebody_waits = asyncio.Event()
+        # The pump's sleep, and the deadline that ends it; None: it does not sleep until one.
+        self._sleep: tuple[asyncio.Task[None], float] | None = None
         self._reports = Reports(
             progress=lambda ticket, tokens: self._deliver(book.progress(ticket.id, tokens, now=clock.now())),
             first_token=lambda ticket, seen: self._deliver(book.first_token(ticket.id, was_seen=seen, now=clock.now())),
@@ -81,7 +82,10 @@ class Controller:
         try:
             on_queued(ticket)
             return await future
-        except asyncio.CancelledError:
+        except Rejected:
+            raise
+        except BaseException:
+            # Cancelled, mostly. Its grant may have arrived in this very tick: then it is given back.
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().release()
             else:
@@ -139,26 +143,26 @@ class Controller:
     async def pump(self) -> None:
         """Ends tickets whose deadline has passed. Runs until cancelled."""
         while True:
-            self._deadline_moved.clear()
-            deadline = self._armed_until = self._book.next_deadline()
+            deadline = self._book.next_deadline()
             if deadline is None:
-                await self._deadline_moved.wait()
+                self._somebody_waits.clear()
+                await self._somebody_waits.wait()
                 continue
-            delay_s = deadline - self._clock.now()
-            if delay_s > 0:
-                try:
-                    async with asyncio.timeout(delay_s):
-                        await self._deadline_moved.wait()
-                    continue
-                except TimeoutError:
-                    pass
+            sleep = asyncio.create_task(self._clock.sleep_until(deadline), name="sleep until the next deadline")
+            self._sleep = sleep, deadline
+            try:
+                await asyncio.wait({sleep})
+            finally:
+                self._sleep = None
+                sleep.cancel()
             self._deliver(self._book.expire(now=self._clock.now()))
 
     def _arm(self) -> None:
-        """Wake the pump if the line's next deadline is now earlier than the one it sleeps for."""
+        """Wake the pump if it sleeps without a deadline, or for one that is later than the next."""
+        self._somebody_waits.set()
         deadline = self._book.next_deadline()
-        if deadline is not None and (self._armed_until is None or deadline < self._armed_until):
-            self._deadline_moved.set()
+        if self._sleep is not None and deadline is not None and deadline < self._sleep[1]:
+            self._sleep[0].cancel()
 
     def _deliver(self, changes: Changes) -> None:
         for granted in changes.granted:

@@ -110,7 +110,11 @@ class HttpProbe:
             raise self._failed(UpstreamStage.CONNECT, _reason(error)) from error
         except (TimeoutError, httpx.TimeoutException) as error:
             raise self._failed(UpstreamStage.TOTAL, f"no answer to {path} within {self._limit_s:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, ValueError) as error:
+        except UpstreamFailed:
+            raise
+        except Exception as error:
+            # Not only what httpx documents: of a connection that is reset as soon as it is open, under uvloop, it asks for
+            # the address of a socket that is gone (AttributeError). Whatever it is, it is about that connection.
             raise self._failed(stage, f"no usable answer to {path}: {_reason(error)}") from error
         if response.status_code in (401, 403):
             raise NeedsKey

@@ -127,10 +127,7 @@ class AsgiDownstream:
 
     def abort(self) -> None:
         self._broken = True
-        transport = transport_of(self._send)
-        if transport is not None:
-            # A close would first flush what a stalled client never takes; an abort frees the socket now.
-            transport.abort()
+        break_off(self._send)
 
     def give_up(self) -> None:
         self.abort()
@@ -138,11 +135,14 @@ class AsgiDownstream:
             self._leave()
 
 
-def transport_of(send: Send) -> asyncio.Transport | None:
-    """The connection behind an ASGI `send`, where the server lets one find it (uvicorn: `send` is a method of its cycle).
+def break_off(send: Send) -> None:
+    """End the answer behind an ASGI `send` at once and visibly, where the server lets one.
 
-    Without it a broken answer is still visible, since the handler returns without finishing it; only a client that takes
-    nothing keeps its socket until the server's own limits end it.
+    `send` is a method of the server's own object for the exchange: ours (web/http_protocol.py) knows how to break it off,
+    uvicorn's has the connection. An abort, not a close, which would first flush what a stalled client never takes. With
+    another server a broken answer is still visible, since the application returns without finishing it.
     """
-    transport = getattr(getattr(send, "__self__", None), "transport", None)
-    return transport if isinstance(transport, asyncio.Transport) or hasattr(transport, "abort") else None
+    exchange = getattr(send, "__self__", None)
+    how = getattr(exchange, "break_off", None) or getattr(getattr(exchange, "transport", None), "abort", None)
+    if how is not None:
+        how()

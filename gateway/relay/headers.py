@@ -84,7 +84,7 @@ def answer_headers(
         seen.add(name)
         back.append((name, value))
     if b"date" not in seen:
-        back.append((b"date", _date(int(time.time()))))
+        back.append(date_header())
     if is_event_stream:
         if b"cache-control" not in seen:
             back.append((b"cache-control", b"no-cache"))
@@ -92,6 +92,11 @@ def answer_headers(
             back.append((b"x-accel-buffering", b"no"))
     back += own
     return back
+
+
+def date_header() -> Header:
+    """The Date of an answer that brings none of its own: the server in front adds none."""
+    return b"date", _date(int(time.time()))
 
 
 def header_value(headers: Iterable[Header], name: bytes) -> bytes | None:

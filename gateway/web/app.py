@@ -4,22 +4,27 @@ FastAPI owns the application and declares every route, so that `/docs` lists the
 taken ahead of its middleware stack, which would cost more than the rest of the way together.
 """
 
-from typing import Any
+from typing import Any, Final
 
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi import FastAPI
+from fastapi.responses import Response
 
 from gateway import __version__
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import Receive, Send
+from gateway.web.control_errors import add_errors
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import add_health
 from gateway.web.pass_through import OPEN_PATHS, pass_through
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
+from gateway.web.small_bodies import SmallBodies
 
 Scope = dict[str, Any]
+
+_READ: Final = b"GET, HEAD, OPTIONS"
+_ASK: Final = b"POST, OPTIONS"
 
 
 class Front:
@@ -27,13 +32,16 @@ class Front:
 
     def __init__(self, rooms: Rooms, lifecycle: Lifecycle) -> None:
         self._rooms = rooms
-        self._app = data_app(rooms, lifecycle)
+        self._app = SmallBodies(data_app(rooms, lifecycle), timeout_s=rooms.choices.upload_timeout_s, jitter=rooms.jitter)
         self._open_paths = OPEN_PATHS | rooms.choices.pass_through
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            path = scope["path"]
-            dialect = DIALECTS.get(path) if scope["method"] == "POST" else None
+            path, method = scope["path"], scope["method"]
+            if method == "OPTIONS" and (methods := self._methods(path)) is not None:
+                await _say_methods(methods, send)
+                return
+            dialect = DIALECTS.get(path) if method == "POST" else None
             if dialect is not None:
                 await serve_request(self._rooms, dialect, scope, receive, send)
                 return
@@ -41,6 +49,26 @@ class Front:
                 await pass_through(self._rooms, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _methods(self, path: str) -> bytes | None:
+        """What may be asked of a path; None for one that is not served."""
+        if path in DIALECTS:
+            return _ASK
+        if path in self._open_paths or path == "*":
+            return b"GET, HEAD, POST, OPTIONS"
+        return _READ if path in _READ_PATHS else None
+
+
+_READ_PATHS: Final = frozenset({"/health", "/ready", "/v1/models"})
+
+
+async def _say_methods(methods: bytes, send: Send) -> None:
+    """The answer to a browser's preflight, which comes without a key: neither refused nor queued nor sent on.
+
+    It allows no other origin: whoever serves a page puts kvgate under the page's own origin.
+    """
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", methods)]})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _RawAnswer(Response):
@@ -66,15 +94,11 @@ def data_app(rooms: Rooms, lifecycle: Lifecycle) -> FastAPI:
     for path, dialect in DIALECTS.items():
         _declare(app, rooms, path, dialect)
 
-    @app.exception_handler(404)
-    async def closed(request: Request, _: Exception) -> JSONResponse:
-        return _json_error(
-            404,
-            "not_found",
-            f"{request.url.path} is not served here. What kvgate cannot count it does not pass on: to open this path"
-            " without counting it, list it in KVGATE_PASS_THROUGH",
-        )
-
+    add_errors(
+        app,
+        not_found="{path} is not served here. What kvgate cannot count it does not pass on: to open this path without"
+        " counting it, list it in KVGATE_PASS_THROUGH",
+    )
     return app
 
 
@@ -101,8 +125,3 @@ def models_of(rooms: Rooms) -> dict[str, Any]:
             for model, context in contexts.items()
         ],
     }
-
-
-def _json_error(status: int, code: str, message: str) -> JSONResponse:
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-    return JSONResponse({"error": error}, status)

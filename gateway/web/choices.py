@@ -22,6 +22,7 @@ class Choices:
     ttft_target_s: float | None
     clocks: Clocks
     pass_through: frozenset[str]
+    queue_requests: int = 1024
 
     def asks_usage_of(self, rules: EngineRules) -> bool:
         """Whether a stream that did not ask for its usage is sent on asking for it."""

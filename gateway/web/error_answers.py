@@ -8,7 +8,9 @@ from typing import assert_never
 from gateway.core.errors import InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import Outcome, RejectReason, refusal
 from gateway.dialects.dialect import ErrorFacts
+from gateway.relay.headers import date_header
 from gateway.relay.stream import BROKEN, broken_facts
+from gateway.web.door import DoorReason
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -30,6 +32,11 @@ class ErrorAnswer:
     def status(self) -> int:
         return self.facts.status
 
+    def head_for(self, body: bytes) -> Headers:
+        """All headers of an answer with this body, which is JSON."""
+        length = (b"content-length", str(len(body)).encode())
+        return [(b"content-type", b"application/json"), length, date_header(), *self.headers]
+
 
 def status_of(reason: RejectReason) -> int:
     """The HTTP status of each reason; a reason without one fails the type check."""
@@ -50,6 +57,22 @@ def status_of(reason: RejectReason) -> int:
             assert_never(reason)
 
 
+def answer_to(error: Exception, *, patience_left_s: float | None = None, jitter: random.Random) -> ErrorAnswer:
+    """The answer to whatever ended a request before anything of an answer was sent; what is no GatewayError is our bug.
+
+    patience_left_s: how much longer this caller would have waited, None if it did not say.
+    """
+    match error:
+        case InvalidRequest():
+            return answer_to_invalid(error)
+        case Rejected():
+            return answer_to_rejected(error, patience_left_s=patience_left_s, jitter=jitter)
+        case UpstreamFailed():
+            return answer_to_upstream_failure(error)
+        case _:
+            return answer_to_bug()
+
+
 def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
     """The caller's error: nothing that waiting cures, so no retry is invited."""
     facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message, error.param, error.facts)
@@ -61,7 +84,7 @@ def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
 
 
 def answer_to_rejected(error: Rejected, *, patience_left_s: float | None = None, jitter: random.Random) -> ErrorAnswer:
-    """Our decision. patience_left_s: how much longer this caller would have waited, None if it did not say."""
+    """Our decision: when to come back, unless waiting cures nothing or the caller has no patience left."""
     facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message)
     if error.reason is RejectReason.KV_BUDGET or (
         error.reason is RejectReason.QUEUE_TIMEOUT and patience_left_s is not None and patience_left_s <= 0
@@ -80,6 +103,51 @@ def answer_to_upstream_failure(error: UpstreamFailed) -> ErrorAnswer:
 def answer_to_bug() -> ErrorAnswer:
     facts = ErrorFacts(500, "gateway_error", "the gateway failed on this request; its log says why")
     return ErrorAnswer(facts, [], Outcome.GATEWAY_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class DoorAnswer:
+    """What is said at the door, where nothing is counted as a request yet."""
+
+    facts: ErrorFacts
+    headers: Headers
+
+
+def answer_at_door(reason: DoorReason, jitter: random.Random) -> DoorAnswer:
+    """Why a connection is turned away or ended before a request of it was taken."""
+    status, message = _at_door(reason)
+    headers = retry_headers(None, jitter) if status == 503 else [_NO_RETRY]
+    return DoorAnswer(ErrorFacts(status, reason.value, message), headers)
+
+
+def _at_door(reason: DoorReason) -> tuple[int, str]:
+    match reason:
+        case DoorReason.TOO_MANY_CONNECTIONS:
+            return 503, "this gateway has as many connections as it may have (KVGATE_MAX_CONNECTIONS)"
+        case DoorReason.TOO_MANY_FROM_ADDRESS:
+            return 503, "this address has as many connections as it may have (KVGATE_MAX_CONNECTIONS_PER_ADDRESS)"
+        case DoorReason.TOO_MANY_PIPELINED:
+            return 503, "too much was sent behind requests that are not answered yet (KVGATE_MAX_PIPELINED)"
+        case DoorReason.HEADER_TIMEOUT:
+            return 408, "the head of the request did not arrive in time (KVGATE_HEADER_TIMEOUT)"
+        case DoorReason.HEADERS_TOO_LARGE:
+            return 431, "the header fields are too large (KVGATE_MAX_HEADER_BYTES)"
+        case DoorReason.TOO_MANY_HEADERS:
+            return 431, "there are too many header fields (KVGATE_MAX_HEADERS)"
+        case DoorReason.URL_TOO_LONG:
+            return 414, "the request's target is too long (KVGATE_MAX_URL)"
+        case DoorReason.MALFORMED:
+            return 400, "this is not HTTP/1.1 as it must be written"
+        case DoorReason.HOST:
+            return 400, "a request has one Host header, and its value is a host"
+        case DoorReason.VERSION:
+            return 505, "only HTTP/1.1 and HTTP/1.0 are spoken here"
+        case DoorReason.TRANSFER_CODING:
+            return 400, "chunked, once, and in HTTP/1.1 only, is the transfer coding that is understood here"
+        case DoorReason.EXPECTATION:
+            return 417, "100-continue is the only expectation that can be met here"
+        case _:
+            assert_never(reason)
 
 
 def retry_headers(wait_s: float | None, jitter: random.Random) -> Headers:

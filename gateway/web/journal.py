@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from gateway.admission.grant import Grant
-from gateway.core.decisions import Refused
+from gateway.backends.view import Pool
+from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
 from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
 from gateway.core.offer import Offer
@@ -66,6 +67,7 @@ class Journal:
         self.error: str | None = None
         self.reason: RejectReason | None = None
         self.request: InferenceRequest | None = None
+        self.pool: Pool | None = None
         self.weighed: Weighed | None = None
         self.grant: Grant | None = None
         self.offer: Offer | None = None
@@ -89,12 +91,27 @@ class Journal:
 
     @property
     def model_label(self) -> str:
-        """A name that a backend listed, else `other`: callers cannot grow the label set."""
-        if self.request is None or self.weighed is None:
+        """A name that a backend listed, else `other`: callers cannot grow the label set. Who names none means the only one."""
+        if self.request is None or self.pool is None:
             return OTHER_MODEL
+        listed = {name for view in self.pool.backends for name in view.models}
         model = self.request.model
-        listed = (name for view in self.weighed.pool.backends for name in view.models)
+        if not model and len(listed) == 1:
+            return listed.pop()
         return model if model is not None and model in listed else OTHER_MODEL
+
+    @property
+    def would_have(self) -> str | None:
+        """In observe mode, what enforcing would have done; None where it would have granted at once as well."""
+        if self.weighed is not None and self.weighed.would_refuse is not None:
+            return f"refused_{self.weighed.would_refuse.value}"
+        match self.grant.granted.verdict if self.grant is not None else None:
+            case None:
+                return None
+            case Queued():
+                return "waited"
+            case Refused(reason=reason):
+                return f"refused_{reason.value}"
 
     @property
     def blocks(self) -> int | None:
@@ -128,7 +145,7 @@ class Journal:
         metrics, model, times = self._metrics, self.model_label, self.timeline
         metrics.request_ended(model, outcome, ANONYMOUS)
         if self.reason is not None:
-            metrics.rejected(self.weighed.pool.name if self.weighed else "", STANDARD_LANE, self.reason)
+            metrics.rejected(self.pool.name if self.pool is not None else "", STANDARD_LANE, self.reason)
         if times.body_read is not None and self.weighed is not None:
             ended = "granted" if times.granted is not None else _WAIT_ENDED.get(outcome, "refused")
             metrics.waited(STANDARD_LANE, ended, (times.granted or now) - times.body_read)
@@ -136,8 +153,8 @@ class Journal:
             metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
         metrics.token_gaps(model, times.take_gaps())
         metrics.duration(model, now - times.arrived)
-        if self.grant is not None and self.grant.granted.verdict is not None:
-            metrics.would_have(self.grant.ticket.pool, _word(self.grant.granted.verdict))
+        if self.pool is not None and self.would_have is not None:
+            metrics.would_have(self.pool.name, self.would_have)
         if self.watcher is not None:
             self._measure_usage(self.watcher, outcome)
 
@@ -168,7 +185,7 @@ class Journal:
         if usage is not None:
             self._measure_waste(usage)
             self._metrics.used(self.model_label, usage.prompt_tokens, usage.output_tokens)
-            if self.weighed is not None and usage.prompt_tokens and self.weighed.count.total:
+            if self.weighed is not None and usage.prompt_tokens and self.weighed.count.largest is not None:
                 self._metrics.estimate_ratio(self.model_label, self.weighed.count.total / usage.prompt_tokens)
         elif outcome in (Outcome.COMPLETED, Outcome.CAPPED):
             self._metrics.usage_missing(self.model_label)
@@ -176,7 +193,6 @@ class Journal:
     def _fields(self, outcome: Outcome, now: float) -> dict[str, object]:
         request, weighed, times = self.request, self.weighed, self.timeline
         usage = self.watcher.usage if self.watcher is not None else None
-        verdict = self.grant.granted.verdict if self.grant is not None else None
         return {
             "request_id": self.request_id,
             "dialect": self._dialect,
@@ -193,7 +209,7 @@ class Journal:
             "cap_tokens": request.cap_tokens if request is not None else None,
             "written_cap_tokens": self.offer.cap_to_write if self.offer is not None else None,
             "blocks": self.blocks,
-            "would_have": _word(verdict) if verdict is not None else None,
+            "would_have": self.would_have,
             "prompt_tokens": usage.prompt_tokens if usage is not None else None,
             "output_tokens": usage.output_tokens if usage is not None else None,
             "queue_ms": self.queue_ms(now),
@@ -201,10 +217,6 @@ class Journal:
             "upstream_ms": _ms(since(times.sent, times.upstream_ended)),
             "total_ms": _ms(times.total_s),
         }
-
-
-def _word(verdict: object) -> str:
-    return f"refused_{verdict.reason.value}" if isinstance(verdict, Refused) else "waited"
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -16,6 +16,7 @@ from gateway.core.names import BackendName, PoolName
 from gateway.core.reserve import Reserve
 from gateway.core.snapshots import BackendSnapshot
 from gateway.metrics import EXPOSITION_TYPE, GaugeName, GaugeRow
+from gateway.web.control_errors import add_errors, error_response
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 
@@ -52,37 +53,34 @@ def admin_app(rooms: Rooms, lifecycle: Lifecycle, *, token: str | None, is_open:
     """The control plane. is_open: it listens beyond loopback, so writes need the token; without one nobody may write."""
     app = FastAPI(title="kvgate control plane", version=__version__, redirect_slashes=False)
     add_health(app, rooms, lifecycle)
+    add_errors(app, not_found="{path} is not served on this port")
     rooms.metrics.read_gauges_from(lambda: gauge_rows(rooms))
 
     @app.api_route("/metrics", methods=_READ, tags=["operations"], summary="Prometheus metrics")
     async def metrics() -> Response:
         return Response(rooms.metrics.exposition(), media_type=EXPOSITION_TYPE)
 
-    @app.get("/kvgate/state", tags=["operations"], summary="Everything at one instant")
+    @app.api_route("/kvgate/state", methods=_READ, tags=["operations"], summary="Everything at one instant")
     async def state() -> dict[str, Any]:
         return state_of(rooms, lifecycle)
 
     @app.put("/kvgate/reserve", tags=["operations"], summary="Change the reserve; what runs goes on")
-    async def change_reserve(change: ReserveChange, request: Request) -> JSONResponse:
+    async def change_reserve(change: ReserveChange, request: Request) -> Response:
         if token is None and is_open:
-            return _error(403, "writes are closed here: set KVGATE_ADMIN_TOKEN to open them")
+            return error_response(403, "writes_closed", "writes are closed here: set KVGATE_ADMIN_TOKEN to open them")
         if token is not None and not _is_bearer(request, token):
-            return _error(401, "this needs `Authorization: Bearer <KVGATE_ADMIN_TOKEN>`")
+            return error_response(401, "invalid_token", "this needs `Authorization: Bearer <KVGATE_ADMIN_TOKEN>`")
         try:
             rooms.roster.set_reserve(
                 Reserve.parse(change.reserve), BackendName(change.backend) if change.backend is not None else None
             )
         except KeyError:
-            return _error(404, f"there is no backend {change.backend!r}")
+            return error_response(404, "unknown_backend", f"there is no backend {change.backend!r}")
         except ValueError as error:
-            return _error(400, str(error))
+            return error_response(400, "invalid_reserve", str(error))
         return JSONResponse({"backends": state_of(rooms, lifecycle)["backends"]})
 
     return app
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status)
 
 
 def _is_bearer(request: Request, token: str) -> bool:

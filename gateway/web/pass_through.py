@@ -5,17 +5,18 @@ of the tally; bodies, clocks and departures are bounded all the same.
 """
 
 import asyncio
-import json
 from typing import Any, Final
 
-from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
+import msgspec
+
+from gateway.core.errors import GatewayError, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import RejectReason
-from gateway.dialects import DIALECTS
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import answer_headers
 from gateway.relay.stream import is_event_stream
-from gateway.web import error_answers
+from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
+from gateway.web.upload import read_upload
 from gateway.web.upstream import Upstream
 
 OPEN_PATHS: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens", "/version"})
@@ -31,7 +32,7 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
         await _relay(rooms, scope, client)
     except GatewayError as error:
         client.on_gone(None)
-        await _answer(rooms, client, error)
+        await write_error(client, error, rooms.jitter)
     except asyncio.CancelledError:
         if not client.gone:
             raise
@@ -46,17 +47,15 @@ def _cancel(task: asyncio.Task[Any]) -> None:
 
 async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream) -> None:
     choices = rooms.choices
-    try:
-        async with asyncio.timeout(choices.upload_timeout_s):
-            body = await client.read_body(choices.max_body_bytes)
-    except TimeoutError:
-        raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None
+    body = await read_upload(client, scope["headers"], limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s)
     client.watch()
-    name, upstream = _choose(rooms, body)
+    name, upstream = _choose(rooms, await rooms.big_bodies.read(_model_of, body))
     exchange = await upstream.send(
         scope["method"].encode(), scope["path"], scope.get("query_string", b""), scope["headers"], body
     )
     head_sent = False
+    reader = _Reader(client, choices.clocks.send_s)
+    rooms.watchdog.watch(reader)
     try:
         async with asyncio.timeout(choices.clocks.total_s):
             head = await exchange.head()
@@ -75,11 +74,25 @@ async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream) ->
             raise
         client.abort()
     finally:
+        rooms.watchdog.unwatch(reader)
         exchange.abort(None)
 
 
-def _choose(rooms: Rooms, body: bytes) -> tuple[Any, Upstream]:
-    pool = rooms.roster.pool_for(_model_of(body))
+class _Reader:
+    """Watched: a client that takes no byte for so long is gone here as well."""
+
+    def __init__(self, client: AsgiDownstream, send_s: float) -> None:
+        self._client = client
+        self._send_s = send_s
+
+    def check(self, now: float) -> None:
+        blocked_since = self._client.blocked_since
+        if blocked_since is not None and now - blocked_since > self._send_s:
+            self._client.give_up()
+
+
+def _choose(rooms: Rooms, model: str | None) -> tuple[Any, Upstream]:
+    pool = rooms.roster.pool_for(model)
     views = pool.backends if pool is not None else rooms.roster.views()
     view = next((view for view in views if view.healthy), None)
     if view is None:
@@ -87,27 +100,17 @@ def _choose(rooms: Rooms, body: bytes) -> tuple[Any, Upstream]:
     return view.name, rooms.upstreams[view.name]
 
 
+class _Named(msgspec.Struct):
+    model: Any = None
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
+
+
 def _model_of(body: bytes) -> str | None:
     """The model that a body names; None where it names none or is no JSON: then any backend will do."""
     try:
-        model = json.loads(body)["model"] if body else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+        model = _NAMED.decode(body).model if body else None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
     return model if isinstance(model, str) else None
-
-
-async def _answer(rooms: Rooms, client: AsgiDownstream, error: GatewayError) -> None:
-    match error:
-        case InvalidRequest():
-            answer = error_answers.answer_to_invalid(error)
-        case Rejected():
-            answer = error_answers.answer_to_rejected(error, jitter=rooms.jitter)
-        case UpstreamFailed():
-            answer = error_answers.answer_to_upstream_failure(error)
-        case _:
-            answer = error_answers.answer_to_bug()
-    body = DIALECTS["/v1/chat/completions"].error_body(answer.facts)
-    length = (b"content-length", str(len(body)).encode())
-    await client.write_head(answer.status, [(b"content-type", b"application/json"), length, *answer.headers])
-    await client.write_body(body)
-    await client.finish()

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.admission.controller import Controller
 from gateway.backends.counting import ExactCounter
@@ -12,6 +12,7 @@ from gateway.core.commitment import Evidence
 from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
+from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
 from gateway.web.recount import Recount
 from gateway.web.running import Running
@@ -34,3 +35,4 @@ class Rooms:
     clock: Clock
     jitter: random.Random
     choices: Choices
+    big_bodies: BigBodies = field(default_factory=BigBodies)

@@ -13,18 +13,19 @@ from typing import Any, Final
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.offer import CountKind
-from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
-from gateway.web import error_answers
-from gateway.web.error_answers import ErrorAnswer, Headers
+from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
+from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
-from gateway.web.weigh import Weighed, reweigh, weigh
+from gateway.web.upload import read_upload
+from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
 
 log = logging.getLogger("kvgate.web")
 
@@ -37,23 +38,25 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     client = AsgiDownstream(receive, send)
     journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, now=rooms.clock.now())
     line = Line(rooms, dialect, scope, client, journal)
+    outcome = Outcome.GATEWAY_ERROR
     try:
-        outcome = await line.travel()
-    except GatewayError as error:
-        outcome = await line.answer_error(error)
+        try:
+            outcome = await line.travel()
+        except GatewayError as error:
+            outcome = await line.answer_error(error)
+        except Exception as error:
+            log.exception("a request failed inside the gateway", extra={"fields": {"request_id": journal.request_id}})
+            outcome = await line.answer_error(error)
     except asyncio.CancelledError:
         if journal.gone_in is None:
-            journal.end(Outcome.DRAINED, rooms.clock.now())
+            outcome = Outcome.DRAINED
             raise
         # The client's departure cancelled us: that is the end of the request, not of the task.
         line.task.uncancel()
-        outcome = GONE_IN[journal.gone_in]
-    except Exception as error:
-        log.exception("a request failed inside the gateway", extra={"fields": {"request_id": journal.request_id}})
-        outcome = await line.answer_error(error)
     finally:
         client.unwatch()
-    journal.end(outcome, rooms.clock.now())
+        # Who has left is told nothing more, so whatever happened since is not how this request ended.
+        journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
 
 class Line:
@@ -79,13 +82,16 @@ class Line:
     async def travel(self) -> Outcome:
         """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
         rooms, journal = self._rooms, self._journal
+        if header_value(self._headers, b"expect") is not None:
+            refuse_unread(rooms)
         body = await self._read_body()
         self._client.watch()
         journal.timeline.body_read = rooms.clock.now()
-        request = journal.request = self._dialect.read_request(body)
+        request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, body)
 
         journal.enter(Phase.QUEUED)
-        weighed = journal.weighed = await weigh(rooms, request)
+        pool = journal.pool = await find_pool(rooms, request.model)
+        weighed = journal.weighed = await weigh(rooms, pool, request)
         try:
             grant = await self._admit(request, weighed)
             try:
@@ -98,18 +104,9 @@ class Line:
 
     async def _read_body(self) -> bytes:
         choices = self._rooms.choices
-        length = header_value(self._headers, b"content-length")
-        if length is not None and length.isdigit() and int(length) > choices.max_body_bytes:
-            raise InvalidRequest(
-                f"the request body is larger than {choices.max_body_bytes} bytes",
-                reason=RejectReason.BODY_TOO_LARGE,
-                facts={"limit_bytes": choices.max_body_bytes},
-            )
-        try:
-            async with asyncio.timeout(choices.upload_timeout_s):
-                return await self._client.read_body(choices.max_body_bytes)
-        except TimeoutError:
-            raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None
+        return await read_upload(
+            self._client, self._headers, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
+        )
 
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal = self._rooms, self._journal
@@ -127,7 +124,7 @@ class Line:
             family=weighed.pool.family(request.model),
         )
         if weighed.count.kind is CountKind.BOUND:
-            rooms.recount.note(ticket, request, lambda count: reweigh(weighed.pool, request, count, rooms.choices))
+            rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
         return await rooms.controller.admit(ticket, on_queued=self._queued)
 
     def _queued(self, ticket: Ticket) -> None:
@@ -139,10 +136,10 @@ class Line:
         rules = rooms.roster.view(grant.backend).rules
         offer = journal.offer = weighed.offers[grant.backend]
         if offer.cap_to_write is not None:
-            body = dialect.write_cap(body, offer.cap_to_write)
+            body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False
         if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rules):
-            asked = dialect.ask_usage(body)
+            asked = await rooms.big_bodies.read(dialect.ask_usage, body)
             hide_usage, body = asked is not body, asked
 
         upstream = rooms.upstreams[grant.backend]
@@ -182,9 +179,7 @@ class Line:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
             answer.close()
-            answer.ended(outcome if journal.gone_in is None else None)
-        if journal.gone_in is not None:
-            return GONE_IN[journal.gone_in]
+            answer.ended(outcome)
         if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
             return Outcome.CAPPED
         return outcome
@@ -212,6 +207,8 @@ class Line:
         journal = self._journal
         self._client.on_gone(None)
         answer = self._error_answer(error)
+        if journal.gone_in is not None:
+            return answer.outcome
         journal.status = answer.status
         journal.error = str(error) if isinstance(error, UpstreamFailed) else answer.facts.message
         if isinstance(error, InvalidRequest | Rejected):
@@ -221,32 +218,16 @@ class Line:
             self._client.abort()
             return answer.outcome
         body = self._dialect.error_body(answer.facts)
-        await self._client.write_head(
-            answer.status,
-            [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *answer.headers,
-                *self._own_headers(),
-            ],
-        )
+        await self._client.write_head(answer.status, [*answer.head_for(body), *self._own_headers()])
         await self._client.write_body(body)
         await self._client.finish()
         return answer.outcome
 
     def _error_answer(self, error: Exception) -> ErrorAnswer:
-        match error:
-            case InvalidRequest():
-                return error_answers.answer_to_invalid(error)
-            case Rejected():
-                left_s = None
-                if self._patience_s is not None:
-                    left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
-                return error_answers.answer_to_rejected(error, patience_left_s=left_s, jitter=self._rooms.jitter)
-            case UpstreamFailed():
-                return error_answers.answer_to_upstream_failure(error)
-            case _:
-                return error_answers.answer_to_bug()
+        left_s = None
+        if self._patience_s is not None:
+            left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
+        return answer_to(error, patience_left_s=left_s, jitter=self._rooms.jitter)
 
 
 def patience_of(headers: Headers) -> float | None:

@@ -7,6 +7,7 @@ depends on it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
@@ -43,21 +44,26 @@ def needs_of(offers: Mapping[BackendName, Offer]) -> dict[BackendName, Need]:
     return {name: offer.need for name, offer in offers.items()}
 
 
-async def weigh(rooms: Rooms, request: InferenceRequest) -> Weighed:
-    """What the request needs, on every backend that could ever serve it.
+async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
+    """What the request needs, on every backend of its pool that could ever serve it.
 
     Raises InvalidRequest where none ever can, with the numbers of the one that comes nearest; Rejected where no backend
     has told its capacity yet.
     """
-    pool = await find_pool(rooms, request.model)
     known = [view for view in pool.backends if view.capacity is not None]
     if not known and rooms.choices.mode is Mode.ENFORCE:
-        raise Rejected("no backend has a known KV budget at the moment", reason=RejectReason.NO_BACKEND, retry_after_s=None)
+        healthy = sum(view.healthy for view in pool.backends)
+        raise Rejected(
+            f"no backend can be planned with at the moment: of {len(pool.backends)} for this model {healthy} answer, and"
+            " none has a known KV budget",
+            reason=RejectReason.NO_BACKEND,
+            retry_after_s=None,
+        )
     cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
     count = bound_of(request)
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
-    if count_first is not None:
-        tokens = await rooms.counter.count(count_first, request)
+    if count_first:
+        tokens = await _count_exactly(rooms.counter, count_first, request)
         exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
         count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
@@ -92,18 +98,29 @@ def bound_of(request: InferenceRequest) -> PromptCount:
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
-def reweigh(pool: Pool, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:
-    """The needs by an exact count that came later. A backend where it now turns out unfit keeps what is held."""
-    offers, _, _ = _offers([view for view in pool.backends if view.capacity is not None], request, count, choices)
-    return needs_of(offers)
+async def _count_exactly(counter: ExactCounter, asked: list[BackendView], request: InferenceRequest) -> tuple[int, ...] | None:
+    """The first count to be had, those that answer asked first: they serve the same model, so one count holds for all."""
+    for view in sorted(asked, key=lambda view: not view.healthy):
+        tokens = await counter.count(view.name, request)
+        if tokens is not None:
+            return tokens
+    return None
+
+
+def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:
+    """The needs by an exact count that came later. Where the request now turns out unfit, what was weighed before holds."""
+    offers, _, _ = _offers([view for view in weighed.pool.backends if view.capacity is not None], request, count, choices)
+    exact = needs_of(offers)
+    return {name: exact.get(name, need) for name, need in weighed.needs.items()}
 
 
 def _offers(
     views: list[BackendView], request: InferenceRequest, count: PromptCount, choices: Choices
-) -> tuple[dict[BackendName, Offer], list[Unfit], BackendName | None]:
+) -> tuple[dict[BackendName, Offer], list[Unfit], list[BackendView]]:
+    """What fits, what never will, and the backends on which that depends on the exact count."""
     offers: dict[BackendName, Offer] = {}
     unfit: list[Unfit] = []
-    count_first: BackendName | None = None
+    count_first: list[BackendView] = []
     for view in views:
         assert view.capacity is not None
         found = make_offer(
@@ -121,8 +138,7 @@ def _offers(
             case Unfit():
                 unfit.append(found)
             case CountFirst():
-                if count_first is None or not view.healthy:
-                    count_first = view.name
+                count_first.append(view)
     return offers, unfit, count_first
 
 

@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.backends.probe import NeedsKey, Prober
@@ -82,6 +83,17 @@ async def test_a_broken_answer_is_an_upstream_failure(raw: str, engine: Scripted
     engine.answers["/v1/models"] = Scripted(raw=RAW[raw])
     with pytest.raises(UpstreamFailed):
         await prober.probe(NAME, engine.url).get("/v1/models")
+
+
+async def test_whatever_the_http_client_raises_is_an_upstream_failure(engine: ScriptedEngine, prober: Prober) -> None:
+    # Seen under uvloop: a connection that was reset as soon as it was open. The watch over the backend logged a traceback.
+    def reset(_: httpx.Request) -> httpx.Response:
+        raise AttributeError("'NoneType' object has no attribute 'getpeername'")
+
+    prober._client._transport = httpx.MockTransport(reset)
+    with pytest.raises(UpstreamFailed) as caught:
+        await prober.probe(NAME, engine.url).get("/v1/models")
+    assert caught.value.stage is UpstreamStage.HEAD
 
 
 async def test_a_redirect_is_not_followed(engine: ScriptedEngine, prober: Prober) -> None:

@@ -140,7 +140,9 @@ async def test_d3_a_thousand_clients_at_once_are_all_answered_and_busy_is_not_si
         assert reasons <= {"queue_full", "queue_timeout", "predicted_wait"}
         assert took_s < QUEUE_S + 1 + 5 * LENIENT_S
         assert looked.statuses == {200}, "busy was taken for sick"
-        assert looked.p99_s < max(5 * undisturbed.p99_s, MODEST_S)
+        assert looked.p90_s < max(5 * undisturbed.p90_s, MODEST_S)
+        # The one look that meets the burst itself waits behind it, and no longer than that.
+        assert max(looked.waits_s) < took_s
         state = await bench.idle()
         assert state.received == CLIENTS + 1
         assert bench.gateway.pid == pid
@@ -164,8 +166,8 @@ class Looked:
     statuses: set[int] = field(default_factory=set)
 
     @property
-    def p99_s(self) -> float:
-        return quantiles(self.waits_s, n=100)[98]
+    def p90_s(self) -> float:
+        return quantiles(self.waits_s, n=10)[8]
 
 
 @asynccontextmanager

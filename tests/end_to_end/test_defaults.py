@@ -6,8 +6,10 @@ All are answered, and afterwards the gateway is idle.
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from support.bench import CHAT, COMPLETIONS, FULL_CAP, MODEL, TWIN_CAP, Bench, block_body, chat_body, running_bench
 from support.fake_engine import FakeEngine
@@ -15,7 +17,16 @@ from support.fake_upstream import eventually, reset_before_head
 from support.gates import held_head, ticking_stream
 from support.http_client import Connection, statuses
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 ODDS = random.Random(7)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench() -> AsyncIterator[Bench]:
+    """Nothing is set but the backend."""
+    async with running_bench(with_case_settings=False) as running:
+        yield running
 
 
 def mixed_load() -> list[tuple[str, dict[str, object]]]:
@@ -44,60 +55,55 @@ async def serve_all(bench: Bench) -> None:
     assert (await bench.idle()).received >= len(load)
 
 
-async def test_a_mixed_load_is_served_whole() -> None:
-    async with running_bench(with_case_settings=False) as bench:
-        await serve_all(bench)
-        assert (await bench.gateway.state()).backend["reserve_blocks"] == 4  # 5 % of 64, rounded up
-        await bench.end_case()
+async def test_a_mixed_load_is_served_whole(bench: Bench) -> None:
+    await serve_all(bench)
+    assert (await bench.gateway.state()).backend["reserve_blocks"] == 4  # 5 % of 64, rounded up
+    await bench.end_case()
 
 
 async def test_a_mixed_load_is_served_whole_where_the_context_exceeds_the_budget() -> None:
     engine = FakeEngine(num_gpu_blocks=61, kv_cache_size_tokens=976)
-    async with running_bench(engine, with_case_settings=False) as bench:
-        await serve_all(bench)
+    async with running_bench(engine, with_case_settings=False) as small:
+        await serve_all(small)
 
 
-async def test_a_whole_context_runs_alone_into_the_reserve() -> None:
-    async with running_bench(with_case_settings=False) as bench:
-        found = await bench.post(COMPLETIONS, block_body(64))
-        assert (found.status, found.head.number("x-kvgate-blocks")) == (200, 64)
-        await bench.end_case()
+async def test_a_whole_context_runs_alone_into_the_reserve(bench: Bench) -> None:
+    found = await bench.post(COMPLETIONS, block_body(64))
+    assert (found.status, found.head.number("x-kvgate-blocks")) == (200, 64)
+    await bench.end_case()
 
 
-async def test_clients_that_leave_at_random_leave_nothing_behind() -> None:
-    async with running_bench(with_case_settings=False) as bench:
-        tag = bench.tag("come-and-go")
-        bench.fake.script(tag, ticking_stream())
+async def test_clients_that_leave_at_random_leave_nothing_behind(bench: Bench) -> None:
+    tag = bench.tag("come-and-go")
+    bench.fake.script(tag, ticking_stream())
 
-        async def come_and_go() -> None:
-            async with await bench.open(CHAT, chat_body(None if ODDS.random() < 0.3 else 64, stream=True), tag=tag) as client:
-                await asyncio.sleep(ODDS.uniform(0, 0.3))
-                client.vanish()
+    async def come_and_go() -> None:
+        async with await bench.open(CHAT, chat_body(None if ODDS.random() < 0.3 else 64, stream=True), tag=tag) as client:
+            await asyncio.sleep(ODDS.uniform(0, 0.3))
+            client.vanish()
 
-        await asyncio.gather(*(come_and_go() for _ in range(60)))
-        await bench.idle()
-        await bench.end_case()
-
-
-async def test_an_engine_that_fails_leaves_nothing_behind() -> None:
-    async with running_bench(with_case_settings=False) as bench:
-        tag = bench.tag("fails")
-        bench.fake.script(tag, reset_before_head())
-        answers = await asyncio.gather(*(bench.post(CHAT, chat_body(None), tag=tag) for _ in range(20)))
-        assert statuses(answers) == {502: 20}
-        await bench.end_case()
+    await asyncio.gather(*(come_and_go() for _ in range(60)))
+    await bench.idle()
+    await bench.end_case()
 
 
-async def test_uploads_that_never_end_and_nonsense_leave_nothing_behind() -> None:
-    async with running_bench(with_case_settings=False) as bench:
-        for _ in range(5):
-            async with await Connection.open(bench.gateway.url) as client:
-                await client.send_raw(client.request_bytes("POST", CHAT, json.dumps(chat_body()).encode())[:-10])
-                client.vanish()
-        for nonsense in ("", "[]", '{"model":', '"text"', "7"):
-            async with await Connection.open(bench.gateway.url) as client:
-                assert (await client.ask("POST", CHAT, nonsense.encode())).status == 400
-        await bench.end_case()
+async def test_an_engine_that_fails_leaves_nothing_behind(bench: Bench) -> None:
+    tag = bench.tag("fails")
+    bench.fake.script(tag, reset_before_head())
+    answers = await asyncio.gather(*(bench.post(CHAT, chat_body(None), tag=tag) for _ in range(20)))
+    assert statuses(answers) == {502: 20}
+    await bench.end_case()
+
+
+async def test_uploads_that_never_end_and_nonsense_leave_nothing_behind(bench: Bench) -> None:
+    for _ in range(5):
+        async with await Connection.open(bench.gateway.url) as client:
+            await client.send_raw(client.request_bytes("POST", CHAT, json.dumps(chat_body()).encode())[:-10])
+            client.vanish()
+    for nonsense in ("", "[]", '{"model":', '"text"', "7"):
+        async with await Connection.open(bench.gateway.url) as client:
+            assert (await client.ask("POST", CHAT, nonsense.encode())).status == 400
+    await bench.end_case()
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])

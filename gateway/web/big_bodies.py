@@ -1,0 +1,36 @@
+"""Large bodies are read and edited beside the event loop, a few at a time, so that nobody else waits for them.
+
+A body of megabytes takes tenths of seconds; for so long no stream would go on and no probe would be answered. Small ones
+are read at once: the way to a thread and back costs more than they do.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+LIMIT_BYTES: Final = 256 * 1024
+# One works while another waits for its turn at the interpreter; more would only take turns from the event loop.
+AT_ONCE: Final = 2
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BigBodies:
+    """The threads of one gateway. They start with the first large body."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="big body")
+
+    async def read(self, work: Callable[Concatenate[bytes, P], T], body: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(body, ...)`, which must be plain and pure; raises what it raises.
+
+        A cancelled caller gives up its turn, or the result if the work has begun: never more than AT_ONCE run.
+        """
+        if len(body) <= LIMIT_BYTES:
+            return work(body, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(body, *args, **kwargs))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,446 @@
+"""HTTP/1.1 as both ports speak it: uvicorn's httptools protocol, held to the limits of a door before anything is buffered.
+
+What it adds to uvicorn's (whose internals it uses: the minor version is pinned, and tests/web/test_http_protocol.py tells
+what moved):
+* limits on the head, its time, idle time, connections and pipelined requests, each with a clear answer (error_answers.py);
+* a request that can be read in two ways (two hosts, two framings, an odd transfer coding) is answered 400 and nothing
+  behind it is read; bytes that are no HTTP never come between the bytes of an answer that is under way;
+* a client that leaves, or shuts its sending side, is noticed in every phase, also while requests wait behind one another;
+* an offered upgrade (h2c) is declined by going on in HTTP/1.1, with the whole body and the whole connection;
+* HTTP/1.0 gets no chunks, and sees when an answer broke off;
+* our last words reach a client that is still sending.
+
+No task and no timer belongs to a connection: the door sweeps.
+"""
+
+import asyncio
+import http
+import re
+import socket
+import struct
+from collections import deque
+from typing import Any, Final, NoReturn
+from urllib.parse import unquote
+
+import httptools
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from gateway.core.errors import InvalidRequest
+from gateway.dialects.openai_error import error_body
+from gateway.web.door import Door, DoorReason
+from gateway.web.error_answers import answer_at_door
+
+# Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
+_UNREAD_LIMIT_BYTES: Final = 1 << 20
+# Bodies of requests that wait behind another (in all, beyond which they are not taken).
+_WAITING_BODIES_BYTES: Final = 64 * 1024
+
+_HOST: Final = re.compile(rb"[A-Za-z0-9\-._~%!$&'()*+,;=:\[\]]*\Z")
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection of a client. `uvicorn.Config(http=partial(HttpProtocol, door))`."""
+
+    def __init__(
+        self,
+        door: Door,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.address: str | None = None
+        self._door = door
+        self._limits = door.limits
+        self._turned_away: DoorReason | None = None  # told at the first byte: an answer before any request confuses clients
+        self._reason: DoorReason | None = None  # why a callback of the parser stopped it
+        self._reading: Cycle | None = None  # whose body is coming
+        self._answering: Cycle | None = None
+        self._queued: deque[Cycle] = deque()
+        self._last_word: DoorReason | None = None  # said when all that was taken is answered
+        self._is_deaf = False  # what still comes is not looked at
+        self._unread_bytes = 0
+        self._unsent: tuple[int, float] = (0, 0.0)  # how much a closing client had not taken, and since when it takes nothing
+        self._forget_head()
+        self._in_head = False
+        self._has_progress = False
+        self._quiet_bytes = 0
+        self._framing_after_offer: bytes | None = None  # of the body that comes behind an offered upgrade
+        self._is_replaying = False
+
+    def _forget_head(self) -> None:
+        self._field_bytes = 0
+        self._hosts: list[bytes] = []
+        self._codings: list[bytes] = []
+        self._length: bytes | None = None
+        self._expectation: bytes | None = None
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else None
+        self._turned_away = self._door.come(self)
+        if self._turned_away is None:
+            self._door.heads.begin(self)
+            return
+        self._door.lingering.begin(self)
+        if self._door.is_crowded:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._door.leave(self)
+        if self._answering is not None:
+            self._answering.leave()
+        self._queued.clear()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """A client that shuts its sending side counts as gone, as it does to the engines: what it waits for is dropped."""
+        if self._answering is None:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            self._unread_bytes += len(data)
+            if self._answering is not None and self._unread_bytes > _UNREAD_LIMIT_BYTES:
+                self.transport.abort()
+            return
+        if self._turned_away is not None:
+            self._say(self._turned_away)
+            return
+        self._has_progress = False
+        rest = data
+        try:
+            while rest:
+                rest = self._feed(rest)
+        except httptools.HttpParserError:
+            self._stop(self._reason or DoorReason.MALFORMED)
+            return
+        if self._has_progress:
+            self._quiet_bytes = 0
+            return
+        self._quiet_bytes += len(data)
+        if self._quiet_bytes > self._limits.header_bytes:
+            # A field without end, line ends before a request, trailers or chunk extensions: the parser keeps those, not we.
+            self._stop(DoorReason.HEADERS_TOO_LARGE if self._in_head else DoorReason.MALFORMED)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Parse. Returns what is left where the parser stopped at an offered upgrade, which nobody need accept."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade()
+            return data[offer.args[0] :]
+        return b""
+
+    def _decline_upgrade(self) -> None:
+        """The parser takes the end of a head that offers an upgrade for the end of its HTTP. A new one reads the body on."""
+        framing, self._framing_after_offer = self._framing_after_offer, None
+        if framing is None:
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self._is_replaying = True
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
+        self._is_replaying = False
+
+    def shutdown(self) -> None:
+        last = self._queued[-1] if self._queued else self._answering
+        if last is None:
+            self.transport.close()
+        else:
+            last.keep_alive = False
+
+    # What the door calls.
+
+    def head_is_late(self) -> None:
+        if self._in_head:
+            self._stop(DoorReason.HEADER_TIMEOUT)
+        else:
+            self.transport.close()  # never said a word
+
+    def has_idled(self) -> None:
+        self._close()
+
+    def has_lingered(self) -> None:
+        """Told to go, and still here. Whoever still takes what we wrote may stay for it."""
+        if self._turned_away is not None and not self._is_deaf:
+            self.transport.close()
+            return
+        left, now = self.transport.get_write_buffer_size(), self.loop.time()
+        before, since = self._unsent
+        if left != before:
+            self._unsent = (left, now)
+        elif not left or now - since >= self._limits.idle_s:
+            self.transport.abort()
+            return
+        self._door.lingering.begin(self)
+
+    # What the parser calls, within data_received.
+
+    def on_message_begin(self) -> None:
+        if self._is_replaying:
+            return
+        super().on_message_begin()
+        self._forget_head()
+        self._in_head = True
+        self._has_progress = True
+        if self._answering is None:
+            self._door.idle.end(self)
+            self._door.heads.begin(self)
+
+    def on_url(self, url: bytes) -> None:
+        if self._is_replaying:
+            return
+        self.url += url
+        if len(self.url) > self._limits.url_bytes:
+            self._refuse(DoorReason.URL_TOO_LONG)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_replaying or not self._in_head:
+            return  # a trailer: it belongs to this hop, and the request is on its way without it
+        self._field_bytes += len(name) + len(value) + 4
+        if self._field_bytes > self._limits.header_bytes:
+            self._refuse(DoorReason.HEADERS_TOO_LARGE)
+        if len(self.headers) >= self._limits.headers:
+            self._refuse(DoorReason.TOO_MANY_HEADERS)
+        name = name.lower()
+        match name:
+            case b"host":
+                self._hosts.append(value)
+            case b"transfer-encoding":
+                self._codings.append(value.lower())
+            case b"content-length":
+                self._length = value
+            case b"expect":
+                self._expectation = value.lower()
+            case _:
+                pass
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self._is_replaying:
+            return
+        self._in_head = False
+        self._has_progress = True
+        self._door.heads.end(self)
+        version = self.parser.get_http_version()
+        self._check_head(version)
+        self._fill_scope(version)
+        if self.parser.should_upgrade():
+            self._framing_after_offer = self._framing()
+        self.cycle = self._reading = cycle = Cycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self._expectation is not None and version == "1.1",
+            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._answering is None:
+            self._start(cycle)
+        elif len(self._queued) < self._limits.pipelined:
+            self._queued.append(cycle)
+        else:
+            self._refuse(DoorReason.TOO_MANY_PIPELINED)
+
+    def _check_head(self, version: str) -> None:
+        """What httptools lets pass, and what could be read in two ways."""
+        if version not in ("1.1", "1.0"):
+            self._refuse(DoorReason.VERSION)
+        if len(self._hosts) > 1 or (not self._hosts and version == "1.1"):
+            self._refuse(DoorReason.HOST)
+        if self._hosts and _HOST.match(self._hosts[0]) is None:
+            self._refuse(DoorReason.HOST)
+        if self._codings and (self._codings != [b"chunked"] or version == "1.0"):
+            self._refuse(DoorReason.TRANSFER_CODING)
+        if self._expectation not in (None, b"100-continue") and version == "1.1":
+            self._refuse(DoorReason.EXPECTATION)
+
+    def _fill_scope(self, version: str) -> None:
+        """The target as its path and query: whatever host an absolute one names, it is served here or not at all."""
+        method = self.parser.get_method().decode("ascii")
+        try:
+            target = httptools.parse_url(self.url)
+        except httptools.HttpParserInvalidURLError:
+            self._refuse(DoorReason.MALFORMED)
+        if method == "CONNECT" or target.schema not in (None, b"http", b"https"):
+            self._refuse(DoorReason.MALFORMED)
+        raw_path = target.path or b"/"
+        path = raw_path.decode("ascii")
+        self.scope["method"] = method
+        self.scope["http_version"] = version
+        self.scope["path"] = unquote(path) if "%" in path else path
+        self.scope["raw_path"] = raw_path
+        self.scope["query_string"] = target.query or b""
+
+    def _framing(self) -> bytes | None:
+        if self._codings:
+            return b"transfer-encoding: chunked"
+        if self._length is not None and self._length.strip(b"0"):
+            return b"content-length: " + self._length
+        return None
+
+    def on_body(self, body: bytes) -> None:
+        self._has_progress = True
+        cycle = self._reading
+        if cycle is None or cycle.response_complete:
+            return
+        cycle.body += body
+        if cycle is self._answering:
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
+        elif sum(len(queued.body) for queued in self._queued) > _WAITING_BODIES_BYTES:
+            # To stop reading here would be to see no longer whether the client is there.
+            self._refuse(DoorReason.TOO_MANY_PIPELINED)
+
+    def on_message_complete(self) -> None:
+        self._has_progress = True
+        if self._reading is not None and self._framing_after_offer is None:
+            self._reading.more_body = False
+            self._reading.message_event.set()
+            self._reading = None
+
+    def _refuse(self, reason: DoorReason) -> NoReturn:
+        """Stop the parser: nothing behind this is read."""
+        self._reason = reason
+        raise ValueError(reason)
+
+    # How a connection goes on, and how it ends.
+
+    def _start(self, cycle: "Cycle") -> None:
+        self._answering = cycle
+        self._start_asgi_task(cycle, self.app)
+
+    def on_response_complete(self) -> None:
+        """The answer under way has been written. What was taken meanwhile comes next; then a last word, if there is one."""
+        self.server_state.total_requests += 1
+        cycle, self._answering = self._answering, None
+        if cycle is None or self.transport.is_closing():
+            return
+        if cycle.more_body:
+            self._linger()
+        elif cycle.is_last:
+            self._close()
+        elif self._queued:
+            self._start(self._queued.popleft())
+        elif self._last_word is not None:
+            self._say(self._last_word)
+        else:
+            self.flow.resume_reading()
+            (self._door.heads if self._in_head else self._door.idle).begin(self)
+
+    def _stop(self, reason: DoorReason) -> None:
+        """Read nothing more, for this reason. What was taken whole is answered first."""
+        self._door.refused(reason)
+        self._is_deaf = True
+        broken, self._reading = self._reading, None
+        if broken is not None and broken is self._answering:
+            broken.break_body(answer_at_door(reason, self._door.jitter).facts.message)
+            return
+        if broken is not None and self._queued and broken is self._queued[-1]:
+            self._queued.pop()
+        if self._answering is None:
+            self._say(reason)
+        else:
+            self._last_word = reason
+
+    def _say(self, reason: DoorReason) -> None:
+        """The last words on this connection."""
+        answer = answer_at_door(reason, self._door.jitter)
+        body = error_body(answer.facts)
+        head = [
+            b"HTTP/1.1 %d %s\r\n" % (answer.facts.status, http.HTTPStatus(answer.facts.status).phrase.encode()),
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body),
+            *(b"%s: %s\r\n" % header for header in answer.headers),
+            b"\r\n",
+        ]
+        self.transport.write(b"".join(head) + body)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Nothing more comes from us, and what still comes is dropped until the client has seen that, or its time is over."""
+        self._is_deaf = True
+        self._turned_away = None
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self._door.heads.end(self)
+        self._door.idle.end(self)
+        self._door.lingering.begin(self)
+
+    def _close(self) -> None:
+        """Close once the client has taken what was written; the door sees to it that this does not last for ever."""
+        self._is_deaf = True
+        self._door.lingering.begin(self)
+        self.transport.close()
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its answer.
+
+    is_last: the connection ends with this answer. fault: what is wrong with the request's body, raised by `receive`.
+    """
+
+    is_last = False
+    fault: InvalidRequest | None = None
+    _ends_with_connection = False
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.disconnected = True
+        self.message_event.set()
+
+    def break_body(self, why: str) -> None:
+        """The body will never be whole."""
+        self.fault = InvalidRequest(why)
+        self.keep_alive = False
+        self.message_event.set()
+
+    def break_off(self) -> None:
+        """End the answer at once, so that nobody can take it for whole."""
+        if self._ends_with_connection:
+            # To an HTTP/1.0 client the tidy end of the connection is the tidy end of the answer.
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self.waiting_for_100_continue and (self.body or not self.more_body):
+            self.waiting_for_100_continue = False  # it did not wait
+        message = await super().receive()
+        if self.fault is not None and not self.disconnected and not self.response_complete:
+            raise self.fault
+        return message
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            if self.more_body:
+                self.keep_alive = False  # what is still to come of the body cannot be told from a next request
+            headers = message.get("headers", ())
+            if self.scope["http_version"] == "1.0" and not any(name.lower() == b"content-length" for name, _ in headers):
+                self._ends_with_connection = True
+                self.chunked_encoding = False
+        elif message["type"] == "http.response.body" and self.response_started:
+            if self._ends_with_connection:
+                self.expected_content_length = len(message.get("body", b""))
+            if not message.get("more_body", False) and not self.keep_alive:
+                # How the connection ends is the protocol's affair: the client may still be sending.
+                self.is_last = self.keep_alive = True
+        await super().send(message)
