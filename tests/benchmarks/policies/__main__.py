@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--policy", default=_DEFAULT_POLICIES, help="see arms.py")
     parser.add_argument("--window", type=int, default=0, help="0, 1 or 2: disjoint parts of the trace")
     parser.add_argument("--requests", type=int, help="instead of the workload's own number")
-    parser.add_argument("--warm", type=float, default=0.15, help="the share of requests at the start that is not counted")
+    parser.add_argument("--warm", type=float, help="the share of requests at the start that is not counted")
     parser.add_argument("--json", type=Path, help="write all figures there as well")
     chosen = parser.parse_args(arguments)
     rows: list[Figures] = []
@@ -39,7 +39,8 @@ def main(arguments: list[str]) -> None:
             )
             for policy in chosen.policy.split(","):
                 arm = make_arm(policy, workload)
-                run = simulate(arrivals, arm.engine, arm.make_door, warm_share=chosen.warm)
+                warm_share = workload.warm_share if chosen.warm is None else chosen.warm
+                run = simulate(arrivals, arm.engine, arm.make_door, warm_share=warm_share)
                 rows.append(measure(run, workload, load=load, policy=policy))
                 print(line(rows[-1]), flush=True)
     if chosen.json is not None:

@@ -9,9 +9,10 @@ COMMITMENT[+guards]/CAPS  kvgate's book; caps as clients send them: absent, fixe
 
 from dataclasses import dataclass, replace
 
-from benchmarks.policies.book_door import BookDoor, Caps, Gate
+from benchmarks.policies.book_door import PATIENCE_SHARE, BookDoor, Caps, Gate
 from benchmarks.policies.doors import FixedDoor, OpenDoor
 from benchmarks.policies.engine import Engine
+from benchmarks.policies.oracle import OracleDoor
 from benchmarks.policies.profiles import EngineProfile
 from benchmarks.policies.simulation import Door, DoorFactory
 from benchmarks.policies.workloads import Workload
@@ -35,9 +36,11 @@ def make_arm(name: str, workload: Workload) -> Arm:
         if name == "watermark":
             engine = replace(engine, watermark=0.10)
         return Arm(name, engine, lambda engine: OpenDoor(engine, patience_s=workload.ttft_s))
+    if name == "oracle":
+        return Arm(name, engine, lambda engine: OracleDoor(engine, workload, patience_s=PATIENCE_SHARE * workload.ttft_s))
     if name.startswith("seats="):
         seats = int(name.removeprefix("seats="))
-        return Arm(name, engine, lambda engine: FixedDoor(engine, seats=seats, patience_s=0.9 * workload.ttft_s))
+        return Arm(name, engine, lambda engine: FixedDoor(engine, seats=seats, patience_s=PATIENCE_SHARE * workload.ttft_s))
     rules, _, caps = name.partition("/")
     commitment, _, guards = rules.partition("+")
     if guards not in ("", "guards", "untold"):

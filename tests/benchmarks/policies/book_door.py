@@ -23,7 +23,9 @@ from gateway.core.ticket import Need, Ticket
 
 _BACKEND = BackendName("engine")
 _POOL = PoolName("pool")
-_TICK_S = 0.5
+# Of the objective for the first token: how long a ticket may wait in line, since its prompt has to be computed as well.
+PATIENCE_SHARE = 0.9
+_TICK_S = 0.25  # as the relay does
 _PROBE_S = 2.0
 _RESERVE_PERCENT = 5  # KVGATE_RESERVE's default
 _SPARE_BLOCKS = 1  # what kvgate holds beside the formula for a GPU build of vLLM
@@ -40,18 +42,18 @@ class Caps(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A configuration of kvgate. patience_share: of the objective for the first token; how long a ticket may wait in line,
-    since its prompt has to be computed as well. targets_known: the operator has set the token gap that users expect."""
+    """A configuration of kvgate. targets_known: the operator has set the token gap that users expect."""
 
     commitment: str
     caps: Caps
     has_guards: bool = False
     targets_known: bool = True
-    patience_share: float = 0.9
 
     def book(self, workload: Workload) -> BookContract:
         guards = Guards(gap_target_s=workload.itl_s if self.targets_known else None) if self.has_guards else None
-        return memory_book(mode=Mode.ENFORCE, commitment=self.commitment, policy="fifo", limits=QueueLimits(), guards=guards)
+        return memory_book(
+            mode=Mode.ENFORCE, commitment=self.commitment, policy="fifo", limits=QueueLimits(wait_margin=0.1), guards=guards
+        )
 
 
 class BookDoor:
@@ -99,7 +101,7 @@ class BookDoor:
             _POOL,
             {_BACKEND: need},
             arrived=now,
-            deadline=now + self._gate.patience_share * self._workload.ttft_s,
+            deadline=now + PATIENCE_SHARE * self._workload.ttft_s,
             prompt_tokens=prompt,
             cap_tokens=cap,
             family="model",

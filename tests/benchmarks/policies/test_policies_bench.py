@@ -49,7 +49,7 @@ def test_the_engine_model_schedules_step_by_step_as_one_that_looks_at_every_sequ
     assert engine.preemptions > 10
 
 
-@pytest.mark.parametrize("policy", ["none", "cancel", "watermark", "seats=16", "strict/absent", "auto+guards/1.5x"])
+@pytest.mark.parametrize("policy", ["none", "cancel", "watermark", "oracle", "seats=16", "strict/absent", "auto+guards/1.5x"])
 def test_every_request_of_a_run_is_finished_or_turned_away_and_nothing_stays_held(policy: str) -> None:
     workload = WORKLOADS["mix-a10g"]
     arrivals = window(workload.trace, first=0, requests=250, rate=1.2 * workload.capacity, context=workload.context)
