@@ -19,9 +19,9 @@ class Choices:
     max_body_bytes: int
     upload_timeout_s: float
     queue_timeout_s: float
-    ttft_target_s: float | None
     clocks: Clocks
     pass_through: frozenset[str]
+    ttft_target_s: float | None = None
     queue_requests: int = 1024
 
     def asks_usage_of(self, rules: EngineRules) -> bool:

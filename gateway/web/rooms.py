@@ -25,7 +25,6 @@ class Rooms:
     roster: Roster
     counter: ExactCounter
     controller: Controller
-    evidence: Evidence
     recount: Recount
     upstreams: Mapping[BackendName, Upstream]
     running: Running
@@ -36,3 +35,4 @@ class Rooms:
     jitter: random.Random
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
+    evidence: Evidence = field(default_factory=Evidence)
