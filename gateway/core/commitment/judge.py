@@ -97,11 +97,12 @@ class Judge:
         self.last_preemption = self._changed_at = now
         said = "a preemption" if new == 1 else f"{new} preemptions"
         if self._is_paused:
-            self.why = f"{said} while strict: the pause begins anew"
+            self.why = f"{said} of what was let in before: strict until the engine was quiet for {self._pause_s:.0f} s"
         elif (new >= _MANY or self.headroom >= MOST) and not self._pinned:
             self._is_paused = True
             self.headroom = MOST
-            self._be(Freedom.STRICT, f"{said} at a headroom that was the most, or too many at a time")
+            why = f"{said} at a time" if new >= _MANY else f"{said} although the headroom was the most"
+            self._be(Freedom.STRICT, f"{why}: strict until the engine was quiet for {self._pause_s:.0f} s")
         else:
             self.headroom = min(MOST, round(self.headroom + _STEP_UP, 2))
             self.why = f"{said}: more headroom"
