@@ -28,7 +28,9 @@ _LATE_AFTER_S: Final = 5.0
 _LIGHT_TIMES: Final = 3.0
 _SET_POINT: Final = 0.9
 _DECREASE: Final = 0.9
-_INCREASE: Final = 0.02
+_INCREASE: Final = 0.1  # at most, where the gap is far below the target; at least one sequence
+# A decode step of so few is bound by reading the weights: a long gap then has another cause, which fewer would not cure.
+_LEAST_SEQUENCES: Final = 4
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class _Unanswered:
 
 
 class _Page:
-    __slots__ = ("has_barred", "pace", "seat_limit", "unanswered", "unanswered_tokens")
+    __slots__ = ("has_barred", "is_slow", "pace", "seat_limit", "unanswered", "unanswered_tokens")
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -48,6 +50,7 @@ class _Page:
         self.unanswered_tokens = 0.0
         self.has_barred = False  # somebody, since room last came free
         self.seat_limit: float | None = None
+        self.is_slow = False  # the last window's gap was above the set point
 
 
 class Guards:
@@ -137,16 +140,19 @@ class Guards:
         target_s, gap_s, limit = self._target(page.pace), page.pace.gap_s, page.seat_limit
         if target_s is None or gap_s is None:
             return False
-        if gap_s > _SET_POINT * target_s:
-            # What runs leaves only as it ends, so a decrease shows once the number has come down to it, and not before.
-            if limit is None or running <= limit + 1:
-                page.seat_limit = max(1.0, min(running, limit or running) * _DECREASE)
+        set_point_s = _SET_POINT * target_s
+        was_slow, page.is_slow = page.is_slow, gap_s > set_point_s
+        if page.is_slow:
+            # One slow window is chance. And what runs leaves only as it ends, so a decrease shows once the number has come
+            # down to it, and not before.
+            if was_slow and (limit is None or running <= limit + 1):
+                page.seat_limit = max(float(_LEAST_SEQUENCES), min(running, limit or running) * _DECREASE)
         elif limit is not None and running >= int(limit):
-            page.seat_limit = limit + max(1.0, _INCREASE * limit)
+            page.seat_limit = limit + max(1.0, _INCREASE * limit * (1.0 - gap_s / set_point_s))
         return self.seat_limit(name) != before
 
     def seat_limit(self, name: BackendName) -> int | None:
-        """Sequences that may run there at once, at least 1; None while the gap asks for no limit."""
+        """Sequences that may run there at once; None while the gap asks for no limit."""
         page = self._pages.get(name)
         return None if page is None or page.seat_limit is None else int(page.seat_limit)
 
