@@ -26,6 +26,7 @@ import uvloop
 
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
+from gateway.admission.state_file import StateFile
 from gateway.backend_settings import BackendAddress, read_backend_keys
 from gateway.backends.capacity import GivenCapacity
 from gateway.backends.counting import ExactCounter
@@ -35,7 +36,9 @@ from gateway.backends.view import BackendView
 from gateway.backends.watch import BackendSpec
 from gateway.books.memory import memory_book
 from gateway.clock import Clock, MonotonicClock
+from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
+from gateway.core.guards import Guards
 from gateway.core.names import BackendName
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
@@ -46,6 +49,7 @@ from gateway.settings import Settings, is_loopback
 from gateway.web.app import Front
 from gateway.web.choices import Choices
 from gateway.web.door import Door, DoorLimits
+from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
@@ -64,6 +68,8 @@ EXIT_FAILED: Final = 1
 # After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
 _LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
+# The prediction of a wait is good to about so much; who would be that near its deadline is told now, not then.
+_WAIT_MARGIN: Final = 0.1
 # Open files that are nobody's connection: listeners, probes, the log, and room for operators.
 _OTHER_FILES: Final = 256
 _MOST_CONNECTIONS: Final = 16_384
@@ -121,11 +127,17 @@ class Gateway:
         keys = self._backend_keys()
         names = [address.name for address in settings.backends]
 
+        self._evidence = evidence = Evidence()
+        self._state_file = StateFile(settings.state_file, evidence, clock) if settings.state_file is not None else None
         book = memory_book(
             mode=Mode(settings.mode),
-            commitment="strict",
+            commitment=settings.commitment,
             policy=settings.policy,
-            limits=QueueLimits(max_requests=settings.queue_requests, max_passes=settings.backfill_passes),
+            limits=QueueLimits(
+                max_requests=settings.queue_requests, max_passes=settings.backfill_passes, wait_margin=_WAIT_MARGIN
+            ),
+            evidence=evidence,
+            guards=Guards(gap_target_s=settings.itl_target_s, is_on=settings.guards == "on"),
         )
         self._controller = controller = Controller(book, clock)
         self._roster = roster = Roster(
@@ -134,6 +146,7 @@ class Gateway:
             clock=clock,
             queue_timeout_s=settings.queue_timeout_s,
             on_change=self._backend_changed,
+            on_reading=EngineReadings(controller, evidence).read,
             written_blocks=controller.worst_blocks,
         )
         for name in names:
@@ -144,6 +157,7 @@ class Gateway:
             roster=roster,
             counter=counter,
             controller=controller,
+            evidence=evidence,
             recount=Recount(counter, controller),
             upstreams={
                 address.name: _upstream(roster.view(address.name), settings, tls, keys.get(address.name))
@@ -211,6 +225,9 @@ class Gateway:
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
             bounded = SmallBodies(app, timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter)
             servers.append((_server(bounded, self._doors["admin"]), admin_socket))
+        if self._state_file is not None:
+            self._state_file.read()
+            self._own(self._state_file.run(), "state file")
         await self._roster.start()
         self._own(self._controller.pump(), "pump")
         self._own(self._watchdog.run(), "watchdog")
@@ -265,6 +282,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._state_file is not None:
+            self._state_file.write()
         await self._roster.stop()
         for upstream in self._rooms.upstreams.values():
             upstream.pool.close()
@@ -366,6 +385,7 @@ def _choices(settings: Settings) -> Choices:
         max_body_bytes=settings.max_body_bytes,
         upload_timeout_s=settings.upload_timeout_s,
         queue_timeout_s=settings.queue_timeout_s,
+        ttft_target_s=settings.ttft_target_s,
         clocks=Clocks(
             first_token_s=settings.first_token_timeout_s,
             stall_s=settings.stall_timeout_s,

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.waste import WasteCause
 
 OTHER_MODEL: Final = "other"
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
@@ -40,6 +41,9 @@ class GaugeName(StrEnum):
     IN_FLIGHT = "kvgate_in_flight"
     BACKEND_UP = "kvgate_backend_up"
     COMMITMENT = "kvgate_commitment"
+    HEADROOM = "kvgate_commitment_headroom_ratio"
+    UNANSWERED_TOKENS = "kvgate_unanswered_prompt_tokens"
+    SEAT_LIMIT = "kvgate_seat_limit"
     QUEUE_REQUESTS = "kvgate_queue_requests"
     QUEUE_BLOCKS = "kvgate_queue_blocks"
     BACKLOG_SECONDS = "kvgate_backlog_seconds"
@@ -60,6 +64,15 @@ _GAUGES: Final[dict[GaugeName, tuple[str, tuple[str, ...]]]] = {
     GaugeName.IN_FLIGHT: ("Requests granted and not ended", ("backend",)),
     GaugeName.BACKEND_UP: ("1 if the backend is healthy", ("backend",)),
     GaugeName.COMMITMENT: ("1 for the commitment in force", ("backend", "mode")),
+    GaugeName.HEADROOM: ("Part of the budget that forecasts leave free", ("backend",)),
+    GaugeName.UNANSWERED_TOKENS: (
+        "Prompt tokens granted that have no first token yet, as expected to be computed",
+        ("backend",),
+    ),
+    GaugeName.SEAT_LIMIT: (
+        "Sequences at once that the gap between tokens allows; absent while it asks for no limit",
+        ("backend",),
+    ),
     GaugeName.QUEUE_REQUESTS: ("Requests waiting for a grant", ("pool", "lane")),
     GaugeName.QUEUE_BLOCKS: ("KV blocks that waiting requests ask for", ("pool", "lane")),
     GaugeName.BACKLOG_SECONDS: ("Predicted time to serve what waits; the age of the oldest until that is known", ("pool",)),
@@ -134,6 +147,9 @@ class Metrics:
             "kvgate_prompt_estimate_ratio", "Counted prompt tokens over those the engine reported", _RATIO_BUCKETS, "model"
         )
         self._usage_missing = counter("kvgate_usage_missing", "Answers without a usage that made sense", "model")
+        self._waste = counter(
+            "kvgate_waste_block_seconds", "Blocks held and not used, over the time that they were held", "cause", "tenant"
+        )
         self._observed = counter("kvgate_would_have", "In observe mode: what enforcing would have done", "pool", "verdict")
         self._refused_at_door = counter(
             "kvgate_connections_refused", "Connections turned away or ended at the door", "port", "reason"
@@ -163,6 +179,9 @@ class Metrics:
 
     def granted(self, model: str, blocks: int) -> None:
         self._demand.labels(model).observe(blocks)
+
+    def wasted(self, cause: WasteCause, tenant: str, block_seconds: float) -> None:
+        self._waste.labels(cause.value, tenant).inc(block_seconds)
 
     def would_have(self, pool: str, verdict: str) -> None:
         self._observed.labels(pool, verdict).inc()

@@ -24,7 +24,12 @@ FLAGS: Final[Mapping[str, str]] = {
 
 
 # Settings whose None has a word of its own.
-_WORDS: Final[Mapping[str, str]] = {"admin_port": "off", "max_connections": "auto", "max_connections_per_address": "off"}
+_WORDS: Final[Mapping[str, str]] = {
+    "admin_port": "off",
+    "state_file": "off",
+    "max_connections": "auto",
+    "max_connections_per_address": "off",
+}
 
 
 class SettingsError(Exception):

@@ -28,6 +28,11 @@ def timeout(text: str) -> float:
     return duration_s
 
 
+def target(text: str) -> float | None:
+    """Seconds, above 0, None where no target is set."""
+    return timeout(text) if text.strip() else None
+
+
 def body_bytes(text: str) -> int:
     """Bytes, at least 1."""
     size_bytes = parse_bytes(text)
@@ -114,13 +119,6 @@ def engine(text: str) -> str:
     return one_of("auto", "vllm", "dynamo", "llama_cpp", "transformers", "static")(text)
 
 
-def commitment(text: str) -> str:
-    """How much of a demand must be free."""
-    if text.strip().lower() == "forecast":
-        raise ValueError("forecast is not available in this version: use strict, or auto, which means strict for now")
-    return one_of("auto", "strict")(text)
-
-
 def policy(text: str) -> str:
     """The order of tickets within a line."""
     if text.strip().lower() in ("priority", "deadline", "size"):
@@ -180,6 +178,16 @@ def readable_file(text: str) -> Path | None:
             return path
     except OSError as error:
         raise ValueError(f"{text!r} cannot be read: {error.strerror or error}") from None
+
+
+def written_file(text: str) -> Path | None:
+    """A file that will be written, in a folder that is there; None for `off`."""
+    if text.strip().lower() in ("", "off"):
+        return None
+    path = Path(text.strip())
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{text!r} cannot be written: it names a folder, or its folder is not there")
+    return path
 
 
 def certificate_file(text: str) -> Path | None:

@@ -103,8 +103,23 @@ class Settings(BaseSettings):
     mode: Annotated[Literal["enforce", "observe"], _read(values.one_of("enforce", "observe"))] = _setting(
         "KVGATE_MODE", "enforce", "observe admits everything and says what would have waited or been refused"
     )
-    commitment: Annotated[Literal["auto", "strict"], _read(values.commitment)] = _setting(
-        "KVGATE_COMMITMENT", "auto", "how much of a demand must be free: strict; auto means strict in this version"
+    commitment: Annotated[Literal["auto", "strict", "forecast"], _read(values.one_of("auto", "strict", "forecast"))] = _setting(
+        "KVGATE_COMMITMENT",
+        "auto",
+        "how much of a demand must be free: strict (all), auto (what past answers say, while the engine does not preempt), or"
+        " forecast (that also where it does not show its preemptions)",
+    )
+    state_file: Annotated[Path | None, _read(values.written_file)] = _setting(
+        "KVGATE_STATE_FILE", "off", "file in which evidence about answers outlives the process, or off"
+    )
+    guards: Annotated[Literal["on", "off"], _read(values.one_of("on", "off"))] = _setting(
+        "KVGATE_GUARDS", "on", "limits on unanswered prompts and on the gap between tokens: on or off"
+    )
+    itl_target_s: Annotated[float | None, _read(values.target)] = _setting(
+        "KVGATE_ITL_TARGET", "", "gap between tokens to stay below; without one three times that of the lightly loaded engine"
+    )
+    ttft_target_s: Annotated[float | None, _read(values.target)] = _setting(
+        "KVGATE_TTFT_TARGET", "", "what will probably have no first token by then is refused at once; without one, nothing is"
     )
 
     queue_requests: Count = _setting("KVGATE_QUEUE_REQUESTS", "1024", "requests that may wait")

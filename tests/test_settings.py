@@ -108,7 +108,9 @@ def test_a_setting_of_a_later_version_is_not_accepted_in_silence(monkeypatch: py
     [
         ("KVGATE_ENGINE", "sglang", "sglang is not available in this version"),
         ("KVGATE_ENGINE", "vlm", "'vlm' is not one of auto, vllm, dynamo, llama_cpp, transformers, static"),
-        ("KVGATE_COMMITMENT", "forecast", "forecast is not available in this version"),
+        ("KVGATE_COMMITMENT", "hope", "not one of auto, strict, forecast"),
+        ("KVGATE_ITL_TARGET", "0ms", "leaves no time at all"),
+        ("KVGATE_STATE_FILE", "/no/such/folder/evidence.json", "cannot be written"),
         ("KVGATE_POLICY", "priority", "priority is not available in this version"),
         ("KVGATE_WORKERS", "2", "2 is refused: every process would hand out the whole budget by itself"),
         ("KVGATE_PORT", "70000", "'70000' is not a port"),

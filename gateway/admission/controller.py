@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from gateway.admission.grant import Grant
+from gateway.admission.running_answer import Reports, RunningAnswer
 from gateway.books import BookContract
 from gateway.clock import Clock
 from gateway.core.decisions import Changes, Granted, Queued, Refused
@@ -53,6 +54,12 @@ class Controller:
         self._somebody_waits = asyncio.Event()
         # The pump's sleep, and the deadline that ends it; None: it does not sleep until one.
         self._sleep: tuple[asyncio.Task[None], float] | None = None
+        self._reports = Reports(
+            progress=lambda ticket, tokens: self._deliver(book.progress(ticket.id, tokens, now=clock.now())),
+            first_token=lambda ticket, seen: self._deliver(book.first_token(ticket.id, was_seen=seen, now=clock.now())),
+            gaps=lambda name, seconds, tokens: self._deliver(book.saw_gaps(name, seconds, tokens, now=clock.now())),
+            learn=lambda ticket, tokens, ending: self._deliver(book.learn(ticket, tokens, ending, now=clock.now())),
+        )
 
     async def admit(self, ticket: Ticket, *, on_queued: Callable[[Ticket], None]) -> Grant:
         """A grant for the ticket, at once or after waiting in line; `on_queued` is called before the wait.
@@ -88,7 +95,21 @@ class Controller:
             self._waiting.pop(ticket.id, None)
 
     def _give_back(self, grant: Grant) -> None:
-        self._deliver(self._book.release(grant.ticket.id, now=self._clock.now()))
+        changes = self._book.release(grant.ticket.id, now=self._clock.now())
+        grant.released_blocks = changes.released_blocks
+        self._deliver(changes)
+
+    def follow(self, grant: Grant, *, is_stream: bool) -> RunningAnswer:
+        """What was granted is sent now: whoever relays its answer tells how far it is."""
+        return RunningAnswer(
+            grant.ticket,
+            grant.backend,
+            is_stream=is_stream,
+            patience_s=self._book.prefill_patience_s(grant.ticket.id, is_stream=is_stream),
+            pace=self._book.pace(grant.backend),
+            reports=self._reports,
+            now=self._clock.now(),
+        )
 
     def reweigh(self, ticket: TicketId, needs: Mapping[BackendName, Need]) -> None:
         """The exact count of a waiting or running request arrived: it needs this instead."""
@@ -99,6 +120,10 @@ class Controller:
         self._deliver(
             self._book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, now=self._clock.now())
         )
+
+    def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool) -> None:
+        """A reading of an engine: what it preempted so far, None where it does not tell."""
+        self._deliver(self._book.read_engine(name, preemptions, overrun_fails_all=overrun_fails_all, now=self._clock.now()))
 
     def drain(self) -> None:
         """From now on nobody new is let in, and everybody in line is refused."""

@@ -14,12 +14,13 @@ class Grant:
     release leads to (the grants that it makes possible) is done by others, later.
     """
 
-    __slots__ = ("_give_back", "_released", "granted")
+    __slots__ = ("_give_back", "_released", "granted", "released_blocks")
 
     def __init__(self, granted: Granted, give_back: Callable[["Grant"], None]) -> None:
         self.granted = granted
         self._give_back = give_back
         self._released = False
+        self.released_blocks: int | None = None  # what it was charged in the end; None while it runs
 
     @property
     def ticket(self) -> Ticket:

@@ -50,9 +50,11 @@ class Roster:
         clock: Clock,
         queue_timeout_s: float,
         on_change: Callable[[BackendView], None] = lambda view: None,
+        on_reading: Callable[[BackendView], None] = lambda view: None,
         written_blocks: Callable[[BackendName], int] = lambda name: 0,
     ) -> None:
-        """on_change: told each view in which budget, serving, foreign blocks, rules or models are new.
+        """on_change: told each view in which budget, serving, foreign blocks, rules or models are new. on_reading: told the
+        view after each round of questions that was answered.
 
         written_blocks: the most blocks that requests of ours can have written on a backend by now.
         """
@@ -68,6 +70,7 @@ class Roster:
                 queue_timeout_s=queue_timeout_s,
                 written_blocks=partial(written_blocks, spec.name),
                 changed=self._changed,
+                read=on_reading,
             )
         self._tasks: list[asyncio.Task[None]] = []
         self._refreshing = asyncio.Lock()

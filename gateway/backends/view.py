@@ -1,6 +1,7 @@
 """BackendView: what the rest of kvgate sees of a backend. Pool: the backends that serve one model."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gateway.backends.capacity import Capacity
 from gateway.core.engine_rules import EngineRules
@@ -14,7 +15,7 @@ class BackendView:
     url: without user info and without a trailing /v1. engine: its kind, "unknown" until it has answered.
     healthy: it answers. serving: new grants may go there. capacity: None while unknown, and once it has been away for
     longer than anybody waits. used_blocks, running, waiting, preemptions: the engine's own words, None if it has none.
-    foreign_blocks: used there by others than us. state_text: one line for operators.
+    foreign_blocks: used there by others than us. state_text: one line for operators. answer_lengths: see EngineReport.
     """
 
     name: BackendName
@@ -32,6 +33,12 @@ class BackendView:
     running: int | None
     waiting: int | None
     state_text: str
+    answer_lengths: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+    @property
+    def version_text(self) -> str:
+        """The engine and its version in one word, as what was learned of its answers is filed under."""
+        return f"{self.engine} {self.engine_version or '?'}"
 
     def __str__(self) -> str:
         return f"{self.name}: {self.state_text}"
@@ -43,3 +50,10 @@ class Pool:
 
     name: PoolName
     backends: tuple[BackendView, ...]
+
+    def family(self, model: str | None) -> str:
+        """Whose past answers tell how long an answer of that model here becomes. Callers cannot grow the set of families."""
+        models = self.backends[0].models
+        listed = any(model in view.models for view in self.backends)
+        name = model if listed else models[0] if model is None and models else "other"
+        return f"{name} on {' or '.join(sorted({view.version_text for view in self.backends}))}"

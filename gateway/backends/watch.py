@@ -56,10 +56,12 @@ class Watch:
         queue_timeout_s: float,
         written_blocks: Callable[[], int],
         changed: Callable[[BackendView], None],
+        read: Callable[[BackendView], None] = lambda view: None,
     ) -> None:
         """written_blocks: the most blocks that requests of ours can have written there by now.
 
-        changed: told each view in which something is new that admission must know.
+        changed: told each view in which something is new that admission must know. read: told the view after each round of
+        questions that was answered.
         """
         self.spec = spec
         self.probe = probe
@@ -70,6 +72,7 @@ class Watch:
         self._queue_timeout_s = queue_timeout_s
         self._written_blocks = written_blocks
         self._changed = changed
+        self._read = read
         self._health = Health(now=clock.now())
         self._given = spec.given
         self._report: EngineReport | None = None
@@ -119,6 +122,8 @@ class Watch:
                 self._health.probe_failed(started=started, now=self._clock.now())
             self._tell_health(was_healthy)
             self._update()
+            if self._health.healthy and self._report is not None:
+                self._read(self.view)
 
     def alive(self) -> None:
         """Bytes came from it."""
@@ -324,6 +329,7 @@ class Watch:
             running=self._use.running if healthy else None,
             waiting=self._use.waiting if healthy else None,
             state_text=self._state_text(healthy, capacity),
+            answer_lengths=report.answer_lengths,
         )
 
     def _state_text(self, healthy: bool, capacity: Capacity | None) -> str:

@@ -5,7 +5,9 @@ from typing import Protocol
 
 from gateway.books.contract import BookContract
 from gateway.books.memory import memory_book
+from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
+from gateway.core.guards import Guards
 from gateway.core.queue import QueueLimits
 
 __all__ = ["BOOKS", "BookContract", "BookFactory", "memory_book"]
@@ -14,7 +16,16 @@ __all__ = ["BOOKS", "BookContract", "BookFactory", "memory_book"]
 class BookFactory(Protocol):
     """Makes an empty book from the names in the tables of core/commitment and core/policies."""
 
-    def __call__(self, *, mode: Mode, commitment: str, policy: str, limits: QueueLimits) -> BookContract: ...
+    def __call__(
+        self,
+        *,
+        mode: Mode,
+        commitment: str,
+        policy: str,
+        limits: QueueLimits,
+        evidence: Evidence | None = None,
+        guards: Guards | None = None,
+    ) -> BookContract: ...
 
 
 BOOKS: Mapping[str, BookFactory] = {"memory": memory_book}

@@ -4,21 +4,24 @@
 it made possible. Between calls nobody is left waiting who could be granted: no head of a line, and no ticket among the
 first `lookahead` behind it. Nothing that joins makes room for others, so `join` answers for its own ticket only.
 
-What is decided is decided by the parts: the ledger says what fits, lines and their policy who goes first, backfill who may
-pass, placement where, the drain rate how long. The book puts them in order and keeps the invariants that they list.
+What is decided is decided by the parts: the ledger says what fits, guards what can be computed beside it, lines and their
+policy who goes first, backfill who may pass, placement where, the drain rate how long. The book puts them in order and keeps
+the invariants that they list.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from gateway.core.backfill import Backfill
-from gateway.core.commitment import Commitment
+from gateway.core.commitment import Commitment, Ending
 from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Verdict
 from gateway.core.drain import DrainRate
-from gateway.core.ledger import BackendLedger, Budget, Ledger
+from gateway.core.guards import Guards
+from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
 from gateway.core.line import Line, Waiting
 from gateway.core.names import BackendName, PoolName, TicketId
 from gateway.core.outcomes import RejectReason
+from gateway.core.pace import Pace
 from gateway.core.placement import choose, least_bad
 from gateway.core.policies import PolicyFactory
 from gateway.core.queue import Queue, QueueLimits
@@ -28,16 +31,26 @@ from gateway.core.ticket import Need, Ticket
 
 
 class Book:
-    """One gateway's admission. `now` is monotonic seconds and never runs backwards."""
+    """One gateway's admission. `now` is monotonic seconds and never runs backwards. guards None: off."""
 
-    def __init__(self, *, mode: Mode, commitment: Commitment, policy: PolicyFactory, limits: QueueLimits) -> None:
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        commitment: Commitment,
+        policy: PolicyFactory,
+        limits: QueueLimits,
+        guards: Guards | None = None,
+    ) -> None:
         self._mode = mode
         self._limits = limits
+        self._commitment = commitment
+        self._guards = guards or Guards(is_on=False)
         self._ledger = Ledger(commitment)
         self._queue = Queue(policy)
         self._backfill = Backfill(max_passes=limits.max_passes)
         self._drains: dict[PoolName, DrainRate] = {}
-        self._refusals = Refusals(self._ledger, self._queue, self._drains, max_requests=limits.max_requests)
+        self._refusals = Refusals(self._ledger, self._queue, self._drains, self._guards, limits)
         self._stirred: dict[Line, None] = {}  # lines in which somebody may have become grantable since they were last settled
         self._draining = False
 
@@ -76,6 +89,7 @@ class Book:
         reservation = self._ledger.release(ticket_id)
         if reservation is None:
             return self._settle(released_blocks=None, now=now)
+        self._guards.answered(ticket_id, now=None)
         pool = reservation.ticket.pool
         if pool in self._drains:
             self._drains[pool].released(reservation.charged_blocks, reservation.seats, now=now)
@@ -93,8 +107,9 @@ class Book:
         waiting = self._queue.find(ticket_id)
         if waiting is None:
             reservation = self._ledger.reservation(ticket_id)
-            worst_blocks = None if reservation is None else needs[reservation.backend].worst_blocks
-            return self._revise(ticket_id, worst_blocks=worst_blocks, output_tokens=None, now=now)
+            if reservation is None:
+                return self._settle(released_blocks=None, now=now)
+            return self._freed(reservation, self._ledger.reweigh(reservation, needs[reservation.backend]), now=now)
         if self._backfill.left(waiting):
             self._stir_all(waiting.ticket.needs)
         ticket = replace(waiting.ticket, needs=needs)
@@ -110,11 +125,33 @@ class Book:
         """A granted ticket may take `worst_blocks` (at least 1) from now on, fewer or more than before."""
         if worst_blocks < 1:
             raise ValueError(f"ticket {ticket_id} cannot take {worst_blocks} blocks")
-        return self._revise(ticket_id, worst_blocks=worst_blocks, output_tokens=None, now=now)
+        reservation = self._ledger.reservation(ticket_id)
+        if reservation is None:
+            return self._settle(released_blocks=None, now=now)
+        freed = self._ledger.revise(reservation, worst_blocks=worst_blocks, output_tokens=reservation.output_tokens)
+        return self._freed(reservation, freed, now=now)
 
     def progress(self, ticket_id: TicketId, output_tokens: int, *, now: float) -> Changes:
-        """A granted ticket has produced that many tokens so far. Progress never runs backwards."""
-        return self._revise(ticket_id, worst_blocks=None, output_tokens=output_tokens, now=now)
+        """A granted ticket has produced that many tokens so far, in all its sequences. Progress never runs backwards."""
+        reservation = self._ledger.reservation(ticket_id)
+        if reservation is None:
+            return self._settle(released_blocks=None, now=now)
+        output_tokens = max(output_tokens, reservation.output_tokens)
+        freed = self._ledger.revise(reservation, worst_blocks=reservation.worst_blocks, output_tokens=output_tokens)
+        return self._freed(reservation, freed, now=now)
+
+    def first_token(self, ticket_id: TicketId, *, was_seen: bool = True, now: float) -> Changes:
+        """A granted ticket has its first token, so its prompt is computed. was_seen False: that is only supposed."""
+        name = self._guards.answered(ticket_id, now=now if was_seen else None)
+        if name is not None:
+            self._stir(name)
+        return self._settle(now=now)
+
+    def learn(self, ticket: Ticket, output_tokens: int, ending: Ending, *, now: float) -> Changes:
+        """A ticket that was granted has ended, with so many tokens: evidence for those that come."""
+        if self._commitment.learn(ticket, output_tokens, ending):
+            self._stir_all(ticket.needs)
+        return self._settle(now=now)
 
     def expire(self, *, now: float) -> Changes:
         """Refuse what waits past its deadline. Every other call that returns changes does so as well."""
@@ -146,6 +183,22 @@ class Book:
         refused = self._dismiss(hopeless, RejectReason.KV_BUDGET, now=now)
         return self._settle(refused, now=now)
 
+    def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> Changes:
+        """A reading of an engine: what it has preempted so far (None: it does not tell), and whether an overrun of its cache
+        fails every request there. Where the commitment draws a conclusion, what runs is charged by it at once."""
+        if self._commitment.read_engine(name, preemptions, overrun_fails_all=overrun_fails_all, now=now):
+            self._ledger.charge_anew(name)
+            self._stir(name)
+        return self._settle(now=now)
+
+    def saw_gaps(self, name: BackendName, seconds: float, tokens: int, *, now: float) -> Changes:
+        """Streams on a backend took `seconds` in all for `tokens` more tokens."""
+        backend = self._ledger.backend(name)
+        if self._guards.saw_gaps(name, seconds, tokens, running=backend.seats_held, now=now):
+            backend.seat_limit = self._guards.seat_limit(name)
+            self._stir(name)
+        return self._settle(now=now)
+
     def drain(self, *, now: float) -> Changes:
         """The gateway is going down: who waits, and who joins from now on, is refused. What runs ends by itself."""
         self._draining = True
@@ -157,6 +210,14 @@ class Book:
         """Whether a ticket waits that could run on that backend."""
         return self._queue.has_waiting_for(backend)
 
+    def pace(self, name: BackendName) -> Pace:
+        """How fast a backend is seen to work. Whoever sees its answers tells it; guards and predictions go by it."""
+        return self._guards.pace(name)
+
+    def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
+        """Seconds from its grant after which a granted ticket's prompt counts as computed, whatever was seen."""
+        return self._guards.expected_s(ticket_id, is_stream=is_stream)
+
     def snapshot(self, *, now: float) -> BookSnapshot:
         """The whole book as frozen records."""
         pools = {
@@ -165,7 +226,10 @@ class Book:
         return BookSnapshot(
             mode=self._mode,
             draining=self._draining,
-            backends={name: backend.snapshot() for name, backend in self._ledger.backends.items()},
+            backends={
+                name: replace(backend.snapshot(), guards=self._guards.snapshot(name))
+                for name, backend in self._ledger.backends.items()
+            },
             pools=pools,
             drain_blocks_per_s={pool: drain.blocks_per_s(now=now) for pool, drain in self._drains.items()},
         )
@@ -193,7 +257,9 @@ class Book:
         found: list[BackendLedger] = []
         for name in ticket.needs:
             backend = self._ledger.fits(ticket, name)
-            if backend is not None and (waiting is None or not self._backfill.bars(waiting, backend)):
+            if backend is None or not self._guards.admits(name, ticket.prompt_tokens):
+                continue
+            if waiting is None or not self._backfill.bars(waiting, backend):
                 found.append(backend)
         return choose(ticket.affinity, found) if found else None
 
@@ -245,22 +311,15 @@ class Book:
     ) -> Granted:
         """Hold what the ticket needs. waiting: its place, None if nobody waits whom it could pass."""
         reservation = self._ledger.hold(ticket, backend.name, now=now)
+        self._guards.granted(ticket.id, backend.name, ticket.prompt_tokens, now=now)
         if waiting is not None:
             self._backfill.granted(waiting, backend, self._queue.lines_for(backend.name))
         self._queue.line(ticket.pool, ticket.lane).policy.granted(ticket)
         self._observe_pressure(ticket, now=now)
         return Granted(ticket, backend.name, reservation.worst_blocks, reservation.charged_blocks, verdict)
 
-    def _revise(self, ticket_id: TicketId, *, worst_blocks: int | None, output_tokens: int | None, now: float) -> Changes:
-        """More is known of a running ticket; None leaves a figure as it is."""
-        reservation = self._ledger.reservation(ticket_id)
-        if reservation is None:
-            return self._settle(released_blocks=None, now=now)
-        freed_blocks = self._ledger.revise(
-            reservation,
-            worst_blocks=reservation.worst_blocks if worst_blocks is None else worst_blocks,
-            output_tokens=max(reservation.output_tokens, output_tokens or 0),
-        )
+    def _freed(self, reservation: Reservation, freed_blocks: int, *, now: float) -> Changes:
+        """More is known of a running ticket, and by that so many blocks came free, or fewer than none were taken."""
         if freed_blocks > 0:
             pool = reservation.ticket.pool
             if pool in self._drains:
@@ -326,7 +385,10 @@ class Book:
 
     def _has_room_behind(self, head: Waiting) -> bool:
         backends = (self._ledger.backend(name) for name in head.line.backends)
-        return any(backend.has_room and not self._backfill.bars_behind(head, backend) for backend in backends)
+        return any(
+            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend)
+            for backend in backends
+        )
 
     def _grant_if_room(self, waiting: Waiting, *, now: float) -> Granted | None:
         backend = self._find_room(waiting.ticket, waiting)

@@ -2,8 +2,9 @@
 
 Invariants, checked by tests after every step:
 * held equals the sum of the live reservations' charges, per backend, and likewise worst blocks and seats;
-* what is granted by `fits` keeps charged + foreign within the limit (budget - reserve, or less) and the seats within the
-  seats there are, or is one request alone within budget - foreign;
+* what is granted by `fits` keeps charged + foreign within the limit (budget - reserve, or less where charges are forecast),
+  or is charged nothing that would not fit with everybody's worst within budget - reserve, and keeps the seats within the
+  seats there are; or it is one request alone within budget - foreign;
 * a budget that shrinks below what is held admits nobody until it drained;
 * a second release frees nothing and says so;
 * when all reservations have ended, held is zero.
@@ -12,12 +13,12 @@ Every change is O(1): running sums, never summed anew.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.core.commitment import Commitment
 from gateway.core.names import BackendName, TicketId
 from gateway.core.snapshots import BackendSnapshot
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import Need, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +38,22 @@ class Budget:
 
 @dataclass(eq=False, slots=True)
 class Reservation:
-    """Blocks and seats held for one ticket on one backend. Changed by the ledger only."""
+    """Blocks and seats held for one ticket on one backend. Changed by the ledger only.
+
+    need: what the ticket needs there by the best count so far; its seats stay those that were granted.
+    """
 
     ticket: Ticket
     backend: BackendName
+    need: Need
     seats: int
-    worst_blocks: int
     charged_blocks: int
     started: float
     output_tokens: int = 0
+
+    @property
+    def worst_blocks(self) -> int:
+        return self.need.worst_blocks
 
 
 class BackendLedger:
@@ -58,6 +66,7 @@ class BackendLedger:
         "foreign_blocks",
         "in_flight",
         "name",
+        "seat_limit",
         "seats_held",
         "serving",
         "worst_blocks",
@@ -73,6 +82,7 @@ class BackendLedger:
         self.worst_blocks = 0
         self.seats_held = 0
         self.in_flight = 0
+        self.seat_limit: int | None = None  # sequences that a guard lets run at once, whatever seats there are
 
     @property
     def taken_blocks(self) -> int:
@@ -81,9 +91,12 @@ class BackendLedger:
 
     @property
     def limit_blocks(self) -> int:
-        """Blocks that may be taken in all; 0 while no capacity is known."""
+        """Blocks that may be taken in all; 0 while no capacity is known. A margin is for forecasts: where all are charged
+        their worst, there is none."""
         if self.budget is None:
             return 0
+        if self.charged_blocks == self.worst_blocks:
+            return self.budget.blocks - self.budget.reserve_blocks
         return self._commitment.limit_blocks(self.name, self.budget.blocks, self.budget.reserve_blocks)
 
     @property
@@ -94,17 +107,28 @@ class BackendLedger:
     @property
     def free_seats(self) -> int | None:
         """Seats left, negative while more are taken than there are; None if no limit is known."""
+        seats = self.seats
+        return None if seats is None else seats - self.seats_held
+
+    @property
+    def seats(self) -> int | None:
+        """Sequences that may run at once: the engine's seats, or fewer by a guard; None if no limit is known."""
         if self.budget is None or self.budget.seats is None:
-            return None
-        return self.budget.seats - self.seats_held
+            return self.seat_limit
+        return self.budget.seats if self.seat_limit is None else min(self.budget.seats, self.seat_limit)
 
     @property
     def has_room(self) -> bool:
         """Whether anything at all could be granted here now: a quick no before many tickets are tried."""
         if not self.serving or self.budget is None:
             return False
+        if self.in_flight == 0:
+            return True
         free_seats = self.free_seats
-        return self.in_flight == 0 or (self.free_blocks > 0 and (free_seats is None or free_seats > 0))
+        if free_seats is not None and free_seats <= 0:
+            return False
+        strict_limit = self.budget.blocks - self.budget.reserve_blocks
+        return self.free_blocks > 0 or self.worst_blocks + self.foreign_blocks < strict_limit
 
     @property
     def is_over(self) -> bool:
@@ -114,20 +138,26 @@ class BackendLedger:
         free_seats = self.free_seats
         return self.free_blocks < 0 or (free_seats is not None and free_seats < 0)
 
-    def fits(self, blocks: int, seats: int) -> bool:
-        """Whether a charge of `blocks` (at least 1) with `seats` (at least 1) may be held here now.
+    def fits(self, need: Need, blocks: int) -> bool:
+        """Whether a charge of `blocks` (at least 1) for that need may be held here now.
 
-        Alone is the exception: on an empty backend a request may use the reserve, and more seats than there are, because
-        the engine can serve it. Nothing fits beside it afterwards, since it already takes more than the limit.
+        What fits strictly, everybody at their worst, fits whatever is forecast. Alone is the exception: on an empty backend
+        a request may use the reserve, and more seats than there are, because the engine can serve it. Nothing fits beside
+        it afterwards, since it already takes more than the limit.
         """
         budget = self.budget
         if budget is None or not self.serving:
             return False
-        limit = self._commitment.limit_blocks(self.name, budget.blocks, budget.reserve_blocks)
-        if self.charged_blocks + self.foreign_blocks + blocks <= limit and (
-            budget.seats is None or self.seats_held + seats <= budget.seats
-        ):
-            return True
+        seats = self.seats
+        if seats is None or self.seats_held + need.seats <= seats:
+            foreign = self.foreign_blocks
+            if self.worst_blocks + foreign + need.worst_blocks <= budget.blocks - budget.reserve_blocks:
+                return True
+            charged = self.charged_blocks + blocks
+            if charged < self.worst_blocks + need.worst_blocks:
+                limit = self._commitment.limit_blocks(self.name, budget.blocks, budget.reserve_blocks)
+                if charged + foreign <= limit:
+                    return True
         return self.in_flight == 0 and blocks <= budget.blocks - self.foreign_blocks
 
     def could_ever_hold(self, ticket: Ticket) -> bool:
@@ -150,6 +180,7 @@ class BackendLedger:
             seats_held=self.seats_held,
             in_flight=self.in_flight,
             is_alone=self.in_flight == 1 and self.is_over,
+            commitment=self._commitment.snapshot(self.name),
         )
 
     def __repr__(self) -> str:
@@ -195,12 +226,11 @@ class Ledger:
         backend.budget = budget
         backend.serving = serving
         backend.foreign_blocks = foreign_blocks
+        self._commitment.has_budget(name, 0 if budget is None else budget.blocks)
 
     def least_charge(self, ticket: Ticket) -> tuple[int, int]:
         """Blocks and seats that the ticket would be charged now, on the backend where that is least. It may run somewhere."""
-        return min(
-            (self._commitment.charge(ticket, name, need.worst_blocks, 0), need.seats) for name, need in ticket.needs.items()
-        )
+        return min((self._commitment.charge(ticket, name, need, 0), need.seats) for name, need in ticket.needs.items())
 
     def fits(self, ticket: Ticket, name: BackendName) -> BackendLedger | None:
         """The page of that backend if the ticket fits there now, else None."""
@@ -208,8 +238,8 @@ class Ledger:
         if backend is None:
             return None
         need = ticket.needs[name]
-        charged = self._commitment.charge(ticket, name, need.worst_blocks, 0)
-        return backend if backend.fits(charged, need.seats) else None
+        charged = self._commitment.charge(ticket, name, need, 0)
+        return backend if backend.fits(need, charged) else None
 
     def hold(self, ticket: Ticket, name: BackendName, *, now: float) -> Reservation:
         """Hold what the ticket needs on that backend, whether it fits or not: asking first is the caller's part, so that
@@ -220,14 +250,15 @@ class Ledger:
         if ticket.id in self._reservations:
             raise ValueError(f"ticket {ticket.id} already holds blocks")
         need = ticket.needs[name]
-        charged = self._commitment.charge(ticket, name, need.worst_blocks, 0)
-        reservation = Reservation(ticket, name, need.seats, need.worst_blocks, charged, now)
+        charged = self._commitment.charge(ticket, name, need, 0)
+        reservation = Reservation(ticket, name, need, need.seats, charged, now)
         backend = self.backend(name)
         backend.charged_blocks += charged
         backend.worst_blocks += need.worst_blocks
         backend.seats_held += need.seats
         backend.in_flight += 1
         self._reservations[ticket.id] = reservation
+        self._commitment.began(ticket, name, need, charged)
         return reservation
 
     def release(self, ticket_id: TicketId) -> Reservation | None:
@@ -240,6 +271,7 @@ class Ledger:
         backend.worst_blocks -= reservation.worst_blocks
         backend.seats_held -= reservation.seats
         backend.in_flight -= 1
+        self._commitment.ended(reservation.ticket)
         return reservation
 
     def reservation(self, ticket_id: TicketId) -> Reservation | None:
@@ -251,14 +283,32 @@ class Ledger:
 
         Growth is always allowed, past the limit too: the engine already gave those blocks. Nothing fits until it drained.
         """
-        charged = self._commitment.charge(reservation.ticket, reservation.backend, worst_blocks, output_tokens)
+        need = reservation.need
+        if need.worst_blocks != worst_blocks:
+            need = replace(need, worst_blocks=worst_blocks)
+        return self._charge_anew(reservation, need, output_tokens)
+
+    def reweigh(self, reservation: Reservation, need: Need) -> int:
+        """A running request was counted exactly and needs this instead. Returns as `revise` does."""
+        return self._charge_anew(reservation, need, reservation.output_tokens)
+
+    def charge_anew(self, name: BackendName) -> None:
+        """The commitment answers differently now: charge everything that is held on that backend by it."""
+        for reservation in self._reservations.values():
+            if reservation.backend == name:
+                self._charge_anew(reservation, reservation.need, reservation.output_tokens)
+
+    def _charge_anew(self, reservation: Reservation, need: Need, output_tokens: int) -> int:
+        ticket = reservation.ticket
+        charged = self._commitment.charge(ticket, reservation.backend, need, output_tokens)
         freed = reservation.charged_blocks - charged
         backend = self._backends[reservation.backend]
         backend.charged_blocks -= freed
-        backend.worst_blocks += worst_blocks - reservation.worst_blocks
-        reservation.worst_blocks = worst_blocks
+        backend.worst_blocks += need.worst_blocks - reservation.need.worst_blocks
+        reservation.need = need
         reservation.charged_blocks = charged
         reservation.output_tokens = output_tokens
+        self._commitment.moved(ticket, need, charged, output_tokens)
         return freed
 
     def __repr__(self) -> str:

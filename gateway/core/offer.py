@@ -9,7 +9,7 @@ This is the step from a request to blocks, for one backend at a time. It promise
 """
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from gateway.core.demand import Demand, SequenceDemand
@@ -18,6 +18,7 @@ from gateway.core.geometry import Weighing
 from gateway.core.ledger import Budget
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, InferenceRequest
+from gateway.core.ticket import Need
 
 # The least output that a cap of ours leaves where the whole budget has it. llama.cpp's fair share can be smaller than a
 # prompt; a bound can be four times the truth. An answer of a few tokens would be no answer.
@@ -67,12 +68,27 @@ class PromptCount:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """blocks, seats: what is held. demand: tokens behind it. cap_to_write: output tokens per sequence, None: none."""
+    """blocks, seats: what is held. demand: tokens behind it. cap_to_write: output tokens per sequence, None: none.
+
+    weighing: what made blocks of the demand; None where the prompts are not known, so that nothing less can be expected.
+    """
 
     blocks: int
     seats: int
     demand: Demand
     cap_to_write: int | None = None
+    weighing: Weighing | None = field(default=None, compare=False)
+
+    @property
+    def need(self) -> Need:
+        groups = self.demand.groups
+        return Need(
+            self.blocks,
+            self.seats,
+            prompt_tokens=max(group.prompt_tokens for group in groups),
+            output_tokens=max(group.output_tokens for group in groups),
+            weighing=self.weighing,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +124,7 @@ def make_offer(
 
     The count has one entry per prompt of the request.
     """
-    cap = _effective_cap(request, rules)
+    cap = effective_cap(request, rules)
     context = weighing.max_context
     if cap is None and default_output.require:
         text = "this gateway requires an output cap: set max_tokens"
@@ -161,7 +177,7 @@ class _Sequences:
 
     def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
         demand = self.demand(cap)
-        return Offer(self.weighing.blocks(demand), self.number, demand, cap_to_write)
+        return Offer(self.weighing.blocks(demand), self.number, demand, cap_to_write, self.weighing)
 
     def largest_cap(self, blocks: int) -> int:
         """The largest cap with which all fit `blocks` together, and each the context; 0 if none does."""
@@ -170,7 +186,8 @@ class _Sequences:
         return bisect_right(range(1, most + 1), blocks, key=lambda cap: self.weighing.blocks(self.demand(cap)))
 
 
-def _effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
+def effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
+    """The output cap that the engine obeys; None: to the context."""
     if request.cap is CapState.SET:
         return request.cap_tokens
     if request.cap is CapState.ABSENT and not request.is_chat:

@@ -22,6 +22,7 @@ from gateway.core.ticket import Ticket
 class QueueLimits:
     """max_requests: tickets that may wait in one lane of a pool. max_passes: how often a head that does not fit is passed.
 
+    wait_margin: how much longer than predicted a wait may turn out; one that would then end too late is refused at once.
     lookahead: tickets behind a head that are considered for passing it. It bounds what one decision costs: with 64 a
     release costs well under a millisecond however long the line is, and who stands further back would rarely be the one
     that fits when none of 64 does.
@@ -30,9 +31,10 @@ class QueueLimits:
     max_requests: int = 1024
     max_passes: int = 16
     lookahead: int = 64
+    wait_margin: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.max_requests < 0 or self.max_passes < 0 or self.lookahead < 0:
+        if self.max_requests < 0 or self.max_passes < 0 or self.lookahead < 0 or self.wait_margin < 0:
             raise ValueError(f"limits of a queue are not negative: {self}")
 
 

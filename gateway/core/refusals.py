@@ -4,21 +4,25 @@ from collections.abc import Iterator, Mapping
 
 from gateway.core.decisions import Refused
 from gateway.core.drain import DrainRate
+from gateway.core.guards import Guards
 from gateway.core.ledger import BackendLedger, Ledger
 from gateway.core.names import PoolName
 from gateway.core.outcomes import RejectReason
-from gateway.core.queue import Queue
+from gateway.core.queue import Queue, QueueLimits
 from gateway.core.ticket import Ticket
 
 
 class Refusals:
-    """Reads the ledger, the queue and the drain of each pool; changes nothing."""
+    """Reads the ledger, the queue, the drain of each pool and the pace of each backend; changes nothing."""
 
-    def __init__(self, ledger: Ledger, queue: Queue, drains: Mapping[PoolName, DrainRate], *, max_requests: int) -> None:
+    def __init__(
+        self, ledger: Ledger, queue: Queue, drains: Mapping[PoolName, DrainRate], guards: Guards, limits: QueueLimits
+    ) -> None:
         self._ledger = ledger
         self._queue = queue
         self._drains = drains
-        self._max_requests = max_requests
+        self._guards = guards
+        self._limits = limits
 
     def why_not_wait(self, ticket: Ticket, *, now: float) -> Refused | None:
         """The reason for which a ticket that cannot be granted now must not wait either; None if it may.
@@ -32,11 +36,17 @@ class Refusals:
         wait_s = self._predicted_wait_s(ticket, now=now)
         if ticket.deadline <= now:
             return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)
-        if len(self._queue.line(ticket.pool, ticket.lane)) >= self._max_requests:
+        if len(self._queue.line(ticket.pool, ticket.lane)) >= self._limits.max_requests:
             return self.refuse(ticket, RejectReason.QUEUE_FULL, wait_s)
-        if wait_s is not None and now + wait_s > ticket.deadline:
+        if wait_s is not None and self._is_late(ticket, wait_s, now=now):
             return self.refuse(ticket, RejectReason.PREDICTED_WAIT, wait_s)
         return None
+
+    def _is_late(self, ticket: Ticket, wait_s: float, *, now: float) -> bool:
+        """The wait and the ticket's own prefill would reach beyond its deadline, or nearly: a near miss is refused now, not
+        when it has waited for nothing."""
+        prefill_s = min(self._guards.prefill_s(name, ticket.prompt_tokens) for name in ticket.needs)
+        return now + wait_s * (1.0 + self._limits.wait_margin) + prefill_s > ticket.deadline
 
     def refuse(self, ticket: Ticket, reason: RejectReason, wait_s: float | None = None) -> Refused:
         """The refusal with its numbers. wait_s: the predicted wait, for a reason that waiting can cure."""

@@ -8,12 +8,41 @@ from gateway.core.names import BackendName, LaneName, PoolName
 
 
 @dataclass(frozen=True, slots=True)
+class CommitmentSnapshot:
+    """What is in force on one backend: strict, or forecast with so much headroom, and why.
+
+    last_preemption: monotonic seconds, None: none was seen. cold_blocks: charged by a guess without evidence.
+    """
+
+    is_forecast: bool = False
+    headroom: float = 0.0
+    why: str = "set by the operator"
+    last_preemption: float | None = None
+    cold_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSnapshot:
+    """The compute guards of one backend; None where nothing is known yet.
+
+    unanswered_tokens: of granted prompts without a first token, of at most unanswered_limit. gap_s: between two tokens, as
+    last observed; gap_target_s: what it is held below nine tenths of. seat_limit: sequences at once, None: not limited.
+    """
+
+    unanswered_tokens: int
+    unanswered_limit: int
+    gap_s: float | None
+    gap_target_s: float | None
+    seat_limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class BackendSnapshot:
     """One backend. Blocks throughout.
 
     budget_blocks, reserve_blocks, limit_blocks: None while no capacity is known. limit_blocks: what may be charged in all.
     free_blocks: limit - charged - foreign; negative after a shrink, a growth or an alone grant.
-    seats: None if unlimited or unknown. is_alone: one request is held there and takes more
+    seats: those of the budget, None if unlimited or unknown. is_alone: one request is held there and takes more
     than the limit, or more seats than there are, so that nothing is granted beside it.
     """
 
@@ -29,6 +58,8 @@ class BackendSnapshot:
     seats_held: int
     in_flight: int
     is_alone: bool
+    commitment: CommitmentSnapshot
+    guards: GuardSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)

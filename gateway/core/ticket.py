@@ -3,15 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.core.geometry import Weighing
 from gateway.core.names import ANONYMOUS, STANDARD_LANE, BackendName, LaneName, PoolName, TenantName, TicketId
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a ticket would hold on one backend: at most `worst_blocks` blocks, and one seat per sequence. Both at least 1."""
+    """What a ticket would hold on one backend: at most `worst_blocks` blocks, and one seat per sequence. Both at least 1.
+
+    For commitments that forecast: prompt_tokens: of the longest prompt among its sequences. output_tokens: the most that one
+    sequence can produce there. weighing: how tokens become blocks, None where the worst is all that is known.
+    """
 
     worst_blocks: int
     seats: int = 1
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    weighing: Weighing | None = None
 
     def __post_init__(self) -> None:
         if self.worst_blocks < 1 or self.seats < 1:
@@ -24,7 +32,9 @@ class Ticket:
 
     needs: every backend of the pool that the request may run on; backends count in blocks of their own.
     arrived, deadline: monotonic seconds; arrived is when the request's head came, and the deadline ends the waiting only.
-    affinity: what placement hashes; b"" has no favourite. prompt_tokens, cap_tokens: for commitments that forecast.
+    affinity: what placement hashes; b"" has no favourite. prompt_tokens: of all its prompts, each once, as far as they are
+    counted. cap_tokens: the output cap of one sequence that was asked for, None if none was. family: whose past answers tell
+    how long this one becomes: a model on an engine's version.
     """
 
     id: TicketId
@@ -37,4 +47,5 @@ class Ticket:
     priority: int = 0
     affinity: bytes = b""
     prompt_tokens: int = 0
-    cap_tokens: int = 0
+    cap_tokens: int | None = None
+    family: str = ""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.admission.grant import Grant
+from gateway.admission.running_answer import RunningAnswer
+from gateway.core.commitment import Ending
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import Outcome
 from gateway.dialects.dialect import Dialect, ErrorFacts, Watcher
@@ -72,7 +74,9 @@ class Answer:
         "_is_stream",
         "_now",
         "_on_gaps",
+        "_running",
         "_timeline",
+        "_watcher",
     )
 
     def __init__(
@@ -81,6 +85,7 @@ class Answer:
         downstream: Downstream,
         dialect: Dialect,
         grant: Grant,
+        running: RunningAnswer,
         *,
         is_stream: bool,
         clocks: Clocks,
@@ -93,6 +98,8 @@ class Answer:
         self._downstream = downstream
         self._dialect = dialect
         self._grant = grant
+        self._running = running
+        self._watcher: Watcher | None = None
         self._is_stream = is_stream
         self._clocks = clocks
         self._timeline = timeline
@@ -114,9 +121,10 @@ class Answer:
 
     def watcher(self, head: UpstreamHead, *, hide_usage: bool) -> Watcher:
         """Eyes for the answer with this head. hide_usage: cut out the usage event that we asked for ourselves."""
-        return self._dialect.watcher(
+        self._watcher = self._dialect.watcher(
             is_event_stream=is_event_stream(head), hide_usage=hide_usage, content_encoding=head.content_encoding
         )
+        return self._watcher
 
     async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
@@ -148,7 +156,10 @@ class Answer:
             if data:
                 await self._downstream.write_body(data)
             if watcher.token_events != seen:
-                timeline.token_event(self._now())
+                now = self._now()
+                if timeline.first_token is None:
+                    self._running.first_token(now)
+                timeline.token_event(now)
                 if len(timeline.gaps) >= _GAPS_AT_ONCE:
                     self._on_gaps(timeline.take_gaps())
         if rest := watcher.finish():
@@ -169,11 +180,20 @@ class Answer:
         return outcome
 
     def check(self, now: float) -> None:
-        """The watchdog's look: end what is late, each clock in its own way."""
+        """The watchdog's look: see how far it is, and end what is late, each clock in its own way."""
         sent = self._timeline.sent
         if sent is None:
             return
         blocked_since = self._downstream.blocked_since
+        if self._timeline.upstream_ended is None:
+            watcher = self._watcher
+            self._running.look(
+                events=watcher.token_events if watcher is not None else 0,
+                text_bytes=watcher.text_bytes if watcher is not None else 0,
+                last_read_at=self._exchange.last_read_at,
+                is_blocked=blocked_since is not None,
+                now=now,
+            )
         if blocked_since is not None:
             # The client is the one that is waited for: the engine is not late.
             if now - blocked_since > self._clocks.send_s:
@@ -195,3 +215,15 @@ class Answer:
         """Nothing more is wanted from the engine: what is still open is closed, and the grant ends."""
         self._exchange.abort(None)
         self._grant.release()
+
+    def ended(self, outcome: Outcome | None) -> None:
+        """What is to be learned from an answer that ended so; None: its client left, or it was broken off."""
+        watcher = self._watcher
+        if watcher is None or outcome is Outcome.ENGINE_REFUSED:
+            return
+        ending = Ending.LEFT
+        if outcome is Outcome.COMPLETED:
+            ending = Ending.CAPPED if watcher.hit_cap else Ending.FINISHED
+        self._running.ended(
+            ending, usage=watcher.usage, events=watcher.token_events, text_bytes=watcher.text_bytes, now=self._now()
+        )

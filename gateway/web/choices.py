@@ -21,6 +21,7 @@ class Choices:
     queue_timeout_s: float
     clocks: Clocks
     pass_through: frozenset[str]
+    ttft_target_s: float | None = None
     queue_requests: int = 1024
 
     def asks_usage_of(self, rules: EngineRules) -> bool:

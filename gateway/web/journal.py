@@ -13,10 +13,12 @@ from typing import Final
 from gateway.admission.grant import Grant
 from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
+from gateway.core.demand import Usage
 from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
 from gateway.core.offer import Offer
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
+from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
 from gateway.metrics import OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline, since
@@ -156,9 +158,32 @@ class Journal:
         if self.watcher is not None:
             self._measure_usage(self.watcher, outcome)
 
+    def _measure_waste(self, usage: Usage) -> None:
+        """What was held in vain, by cause; where the prompts were not known it cannot be told."""
+        times, grant, offer = self.timeline, self.grant, self.offer
+        if grant is None or grant.released_blocks is None or offer is None or offer.weighing is None or self.weighed is None:
+            return
+        seconds = since(times.granted, times.upstream_ended)
+        if seconds is None:
+            return
+        prompts = max(len(self.weighed.count.tokens), 1)
+        causes = waste(
+            charged_at_start=grant.granted.charged_blocks,
+            charged_at_end=grant.released_blocks,
+            prompt_tokens=usage.prompt_tokens // prompts,
+            output_tokens=usage.output_tokens,
+            seats=offer.seats,
+            weighing=offer.weighing,
+            has_cap=self.weighed.cap_tokens is not None,
+            seconds=seconds,
+        )
+        for cause, block_seconds in causes.items():
+            self._metrics.wasted(cause, ANONYMOUS, block_seconds)
+
     def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
         usage = watcher.usage
         if usage is not None:
+            self._measure_waste(usage)
             self._metrics.used(self.model_label, usage.prompt_tokens, usage.output_tokens)
             if self.weighed is not None and usage.prompt_tokens and self.weighed.count.largest is not None:
                 self._metrics.estimate_ratio(self.model_label, self.weighed.count.total / usage.prompt_tokens)

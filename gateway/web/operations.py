@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -9,8 +10,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, StrictStr
 
 from gateway import __version__
-from gateway.core.names import BackendName
+from gateway.backends.view import BackendView, Pool
+from gateway.core.commitment.evidence import ENOUGH
+from gateway.core.names import BackendName, PoolName
 from gateway.core.reserve import Reserve
+from gateway.core.snapshots import BackendSnapshot
 from gateway.metrics import EXPOSITION_TYPE, GaugeName, GaugeRow
 from gateway.web.control_errors import add_errors, error_response
 from gateway.web.lifecycle import Lifecycle
@@ -115,7 +119,9 @@ def state_of(rooms: Rooms, lifecycle: Lifecycle) -> dict[str, Any]:
                 "budget_source": capacity.source if capacity else None,
                 "budgets": dict(capacity.budgets) if capacity else {},
                 "weighing": capacity.weighing.words if capacity else None,
-                "commitment": "strict",
+                "commitment": _mode(held),
+                "forecast": _forecast(rooms, view, held, now),
+                "guards": asdict(held.guards) if held is not None and held.guards is not None else None,
                 "engine_used_blocks": view.used_blocks,
                 "engine_running": view.running,
                 "engine_waiting": view.waiting,
@@ -157,6 +163,34 @@ def state_of(rooms: Rooms, lifecycle: Lifecycle) -> dict[str, Any]:
     }
 
 
+def _mode(held: BackendSnapshot | None) -> str:
+    return "forecast" if held is not None and held.commitment.is_forecast else "strict"
+
+
+def _forecast(rooms: Rooms, view: BackendView, held: BackendSnapshot | None, now: float) -> dict[str, Any] | None:
+    """Why the commitment is what it is: what the engine did, and on how much evidence each class is forecast."""
+    if held is None:
+        return None
+    commitment = held.commitment
+    families = {Pool(PoolName(view.name), (view,)).family(model) for model in (*view.models, None)}
+    return {
+        "why": commitment.why,
+        "headroom": commitment.headroom,
+        "last_preemption_s": _age(commitment.last_preemption, now),
+        "guessed_blocks": commitment.cold_blocks,
+        "classes": [
+            {
+                "class": " / ".join(seen.name),
+                "answers": seen.completions,
+                "is_forecast": commitment.is_forecast and seen.completions >= ENOUGH,
+                "expected_tokens": seen.expected_tokens,
+            }
+            for seen in rooms.evidence.seen()
+            if seen.name[0] in families
+        ],
+    }
+
+
 def gauge_rows(rooms: Rooms) -> Iterator[GaugeRow]:
     """Every gauge's samples, from one snapshot."""
     now, book = rooms.clock.now(), rooms.controller.snapshot()
@@ -164,7 +198,13 @@ def gauge_rows(rooms: Rooms) -> Iterator[GaugeRow]:
         name = (str(view.name),)
         held = book.backends.get(view.name)
         yield GaugeRow(GaugeName.BACKEND_UP, name, float(view.healthy))
-        yield GaugeRow(GaugeName.COMMITMENT, (view.name, "strict"), 1.0)
+        yield GaugeRow(GaugeName.COMMITMENT, (view.name, _mode(held)), 1.0)
+        if held is not None:
+            yield GaugeRow(GaugeName.HEADROOM, name, held.commitment.headroom)
+            if held.guards is not None:
+                yield GaugeRow(GaugeName.UNANSWERED_TOKENS, name, held.guards.unanswered_tokens)
+                if held.guards.seat_limit is not None:
+                    yield GaugeRow(GaugeName.SEAT_LIMIT, name, held.guards.seat_limit)
         pool = rooms.upstreams[view.name].pool
         yield GaugeRow(GaugeName.UPSTREAM_CONNECTIONS, (view.name, "idle"), pool.idle_connections)
         yield GaugeRow(GaugeName.UPSTREAM_CONNECTIONS, (view.name, "busy"), pool.open_connections - pool.idle_connections)

@@ -8,6 +8,7 @@ from gateway.admission.controller import Controller
 from gateway.backends.counting import ExactCounter
 from gateway.backends.roster import Roster
 from gateway.clock import Clock
+from gateway.core.commitment import Evidence
 from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
@@ -34,3 +35,4 @@ class Rooms:
     jitter: random.Random
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
+    evidence: Evidence = field(default_factory=Evidence)

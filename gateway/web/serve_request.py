@@ -127,16 +127,17 @@ class Line:
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal = self._rooms, self._journal
         arrived = journal.timeline.arrived
-        limit_s = rooms.choices.queue_timeout_s
+        limits_s = (rooms.choices.queue_timeout_s, rooms.choices.ttft_target_s, self._patience_s)
         ticket = Ticket(
             id=journal.ticket_id,
             pool=weighed.pool.name,
             needs=weighed.needs,
             arrived=arrived,
-            deadline=arrived + (limit_s if self._patience_s is None else min(limit_s, self._patience_s)),
+            deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
-            cap_tokens=weighed.output_tokens,
+            cap_tokens=weighed.cap_tokens,
+            family=weighed.pool.family(request.model),
         )
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
@@ -172,6 +173,7 @@ class Line:
             self._client,
             dialect,
             grant,
+            rooms.controller.follow(grant, is_stream=request.stream),
             is_stream=request.stream,
             clocks=rooms.choices.clocks,
             timeline=journal.timeline,
@@ -181,6 +183,7 @@ class Line:
         rooms.running.discard(self)
         rooms.running.add(answer)
         rooms.watchdog.watch(answer)
+        outcome: Outcome | None = None
         try:
             head = await answer.read_head()
             rooms.roster.note_alive(grant.backend)
@@ -193,6 +196,7 @@ class Line:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
             answer.close()
+            answer.ended(outcome)
         if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
             return Outcome.CAPPED
         return outcome

@@ -13,7 +13,7 @@ from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
-from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, make_offer
+from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
@@ -24,25 +24,24 @@ from gateway.web.rooms import Rooms
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A request with what it would hold on each backend that can serve it. would_refuse: only in observe mode."""
+    """A request with what it would hold on each backend that can serve it. would_refuse: only in observe mode.
+
+    cap_tokens: the output cap of one sequence that was asked for, by the caller or by the operator; None: none.
+    """
 
     pool: Pool
     count: PromptCount
     offers: Mapping[BackendName, Offer]
+    cap_tokens: int | None
     would_refuse: RejectReason | None = None
 
     @property
     def needs(self) -> dict[BackendName, Need]:
         return needs_of(self.offers)
 
-    @property
-    def output_tokens(self) -> int:
-        """The most that one of its sequences may produce, on any backend."""
-        return max(group.output_tokens for offer in self.offers.values() for group in offer.demand.groups)
-
 
 def needs_of(offers: Mapping[BackendName, Offer]) -> dict[BackendName, Need]:
-    return {name: Need(offer.blocks, offer.seats) for name, offer in offers.items()}
+    return {name: offer.need for name, offer in offers.items()}
 
 
 async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
@@ -60,6 +59,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             reason=RejectReason.NO_BACKEND,
             retry_after_s=None,
         )
+    cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
     count = bound_of(request)
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
@@ -70,11 +70,11 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
         count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
     if offers:
-        return Weighed(pool, count, offers)
+        return Weighed(pool, count, offers, cap_tokens)
     nearest = max(unfit, key=lambda found: found.limit) if unfit else None
     if rooms.choices.mode is Mode.OBSERVE:
         blind = {view.name: _blind_offer(view, nearest, request) for view in pool.backends}
-        return Weighed(pool, count, blind, nearest.reason if nearest else RejectReason.NO_BACKEND)
+        return Weighed(pool, count, blind, cap_tokens, nearest.reason if nearest else RejectReason.NO_BACKEND)
     assert nearest is not None, "a known backend answers with an offer or with why not"
     raise InvalidRequest(nearest.message, reason=nearest.reason, param=nearest.param, facts=nearest.facts)
 

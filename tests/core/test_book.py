@@ -169,8 +169,8 @@ def test_a_commitment_that_follows_progress_needs_no_other_book() -> None:
     class Halves(StrictCommitment):
         """Counts half at first, and one block more per token, within nine tenths."""
 
-        def charge(self, ticket: Ticket, backend: BackendName, worst_blocks: int, output_tokens: int) -> int:
-            return min(worst_blocks, worst_blocks // 2 + output_tokens)
+        def charge(self, ticket: Ticket, backend: BackendName, need: Need, output_tokens: int) -> int:
+            return min(need.worst_blocks, need.worst_blocks // 2 + output_tokens)
 
         def limit_blocks(self, backend: BackendName, budget_blocks: int, reserve_blocks: int) -> int:
             return budget_blocks * 9 // 10

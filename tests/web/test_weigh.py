@@ -41,7 +41,7 @@ async def test_a_bound_that_fits_asks_the_engine_nothing(engine: ScriptedEngine)
         weighed = await weigh(rooms, await pool_of(rooms), chat())
     assert weighed.count.kind is CountKind.BOUND
     assert set(weighed.needs) == {A}
-    assert weighed.output_tokens == 100
+    assert weighed.cap_tokens == 100
     assert engine.asked("/tokenize") == []
 
 

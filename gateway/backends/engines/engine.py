@@ -24,6 +24,8 @@ class EngineReport:
     cache_tokens: its own figure for what the cache holds at full-length requests (vLLM: kv_cache_size_tokens).
     cells: its unit is the token itself, so that no rounding and no formula is in doubt.
     slots_share: whether seats share one cache although each sees all of it; unknown is taken as shared.
+    answer_lengths: by model, how many answers that ended by themselves had at most so many tokens (and more than the next
+    lower figure); empty where it does not count them.
     identity: whatever changes when the engine starts anew or with another cache; compared with what live reads say.
     assumptions, warnings: sentences for the operator. budget_assumptions: those that hold only while its own figure is the
     budget.
@@ -40,6 +42,7 @@ class EngineReport:
     seats: int | None = None
     slots_share: bool = False
     rules: EngineRules = field(default_factory=EngineRules)
+    answer_lengths: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     identity: Hashable = None
     assumptions: tuple[str, ...] = ()
     budget_assumptions: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ What it says and what we make of it:
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -31,9 +32,14 @@ _WAITING: Final = "vllm:num_requests_waiting"
 _PREEMPTIONS: Final = ("vllm:num_preemptions_total", "vllm:num_preemptions")
 _DRAFTS: Final = ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total")
 _DRAFT_POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+_ANSWERS: Final = "vllm:request_generation_tokens_bucket"
+_ENDINGS: Final = "vllm:request_success_total"
 _STARTED: Final = "process_start_time_seconds"
 _MAPPED: Final = "process_virtual_memory_bytes"
-_WANTED: Final = (_CONFIG, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS, _STARTED, _MAPPED)
+_WANTED: Final = (
+    *(_CONFIG, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS),
+    *(_ANSWERS, _ENDINGS, _STARTED, _MAPPED),
+)
 
 _CPU_BLOCK_TOKENS: Final = 32
 # The CPU build's API server maps 1.8 GB at start and a little more under load. libtorch_cuda, cuBLAS and their kin come on
@@ -92,6 +98,7 @@ class Vllm:
                 takes_include_usage=True,
                 spare_blocks=spare_blocks,
             ),
+            answer_lengths=_answer_lengths(page),
             identity=_identity(page),
             assumptions=(why,) if why else (),
             warnings=(warning,) if warning else (),
@@ -186,6 +193,43 @@ def _read_cache(page: Exposition) -> _Cache:
         min(caches, default=None),
         engines,
     )
+
+
+# Above this share of answers that were ended by their cap, the histogram tells about caps and not about answers.
+_MOST_CAPPED: Final = 0.2
+
+
+def _answer_lengths(page: Exposition) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Its histogram of output tokens, by model, where most answers ended by themselves."""
+    capped: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
+    for sample in page.named(_ENDINGS):
+        model, reason = sample.labels.get("model_name", ""), sample.labels.get("finished_reason")
+        if reason in ("stop", "length"):
+            ended[model] += round(sample.value)
+            capped[model] += round(sample.value) if reason == "length" else 0
+    cumulative: dict[str, Counter[int]] = {}
+    for sample in page.named(_ANSWERS):
+        tokens = _bucket_tokens(sample.labels.get("le", ""))
+        if tokens is not None:
+            cumulative.setdefault(sample.labels.get("model_name", ""), Counter())[tokens] += round(sample.value)
+    found = {}
+    for model, counts in cumulative.items():
+        if ended[model] and capped[model] <= _MOST_CAPPED * ended[model]:
+            edges = sorted(counts)
+            found[model] = tuple(
+                (edge, counts[edge] - counts[lower]) for lower, edge in zip((0, *edges), edges, strict=False) if edge > 0
+            )
+    return found
+
+
+def _bucket_tokens(text: str) -> int | None:
+    """The upper edge of a bucket; the open one at the end has none, and what is in it is left out."""
+    try:
+        edge = float(text)
+    except ValueError:
+        return None
+    return int(edge) if 0 < edge < 1e9 else None
 
 
 def _identity(page: Exposition) -> tuple[object, ...]:

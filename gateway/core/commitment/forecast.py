@@ -1,0 +1,144 @@
+"""Forecast: charged = what a request has, plus the median of what such requests still produced from there on.
+
+Never above its cap, and a sum over requests. It promises:
+* without evidence, and wherever its judge says strict, a request whose client sent a cap is charged its worst: exactly
+  what strict does;
+* an absent cap without evidence is charged prompt + 1,024 and grows with progress, as long as the engine's preemption
+  counter can be seen and has not moved, and such charges fill at most half of the budget; beyond that it is strict too;
+* of the budget `headroom` stays free of forecasts, and never less than the reserve.
+
+Requests of several sequences are charged as so many equal ones; their answers teach nothing, for only their sum is known.
+"""
+
+from typing import Final
+
+from gateway.core.commitment.evidence import Ending, Evidence, Following
+from gateway.core.commitment.judge import Freedom, Judge
+from gateway.core.names import BackendName, TicketId
+from gateway.core.snapshots import CommitmentSnapshot
+from gateway.core.ticket import Need, Ticket
+
+COLD_TOKENS: Final = 1024
+
+
+class _Run:
+    """A request that holds something. cold_blocks: its charge, if that is a guess without evidence, else 0."""
+
+    __slots__ = ("backend", "cold_blocks", "following")
+
+    def __init__(self, backend: BackendName, cold_blocks: int, following: Following | None) -> None:
+        self.backend = backend
+        self.cold_blocks = cold_blocks
+        self.following = following
+
+
+class _Page:
+    """What is known of one backend."""
+
+    __slots__ = ("budget_blocks", "cold_blocks", "judge")
+
+    def __init__(self, *, pinned: bool) -> None:
+        self.budget_blocks = 0
+        self.cold_blocks = 0
+        self.judge = Judge(pinned=pinned)
+
+
+class ForecastCommitment:
+    """pinned: the operator insists, so that it also serves engines that do not show what they preempt."""
+
+    def __init__(self, evidence: Evidence, *, pinned: bool = False) -> None:
+        self._evidence = evidence
+        self._pinned = pinned
+        self._pages: dict[BackendName, _Page] = {}
+        self._runs: dict[TicketId, _Run] = {}
+
+    def charge(self, ticket: Ticket, backend: BackendName, need: Need, output_tokens: int) -> int:
+        page = self._pages.get(backend)
+        if page is None or need.weighing is None or page.judge.freedom is Freedom.STRICT:
+            return need.worst_blocks
+        each = -(-output_tokens // need.seats)
+        lengths = self._evidence.lengths_for(ticket)
+        if lengths is not None:
+            expected = lengths.expected(each)
+            return need.worst_blocks if expected is None else _blocks(need, expected)
+        if not self._is_cold(ticket, page):
+            return need.worst_blocks
+        blocks = _blocks(need, each + max(COLD_TOKENS, each))
+        run = self._runs.get(ticket.id)
+        if run is not None and run.cold_blocks:
+            return blocks
+        return blocks if 2 * (page.cold_blocks + blocks) <= page.budget_blocks else need.worst_blocks
+
+    def limit_blocks(self, backend: BackendName, budget_blocks: int, reserve_blocks: int) -> int:
+        page = self._pages.get(backend)
+        if page is None or page.judge.freedom is Freedom.STRICT:
+            return budget_blocks - reserve_blocks
+        return min(budget_blocks - reserve_blocks, int((1.0 - page.judge.headroom) * budget_blocks))
+
+    def has_budget(self, backend: BackendName, budget_blocks: int) -> None:
+        self._page(backend).budget_blocks = budget_blocks
+
+    def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
+        following = self._evidence.follow(ticket) if need.seats == 1 else None
+        page = self._page(backend)
+        run = self._runs[ticket.id] = _Run(backend, 0, following)
+        self._count_cold(ticket, page, run, charged_blocks, need.worst_blocks)
+
+    def moved(self, ticket: Ticket, need: Need, charged_blocks: int, output_tokens: int) -> None:
+        run = self._runs[ticket.id]
+        if run.following is not None:
+            run.following.reaches(output_tokens)
+        self._count_cold(ticket, self._page(run.backend), run, charged_blocks, need.worst_blocks)
+
+    def ended(self, ticket: Ticket) -> None:
+        run = self._runs.pop(ticket.id)
+        self._page(run.backend).cold_blocks -= run.cold_blocks
+        if run.following is not None:
+            run.following.ends()
+
+    def learn(self, ticket: Ticket, output_tokens: int, ending: Ending) -> bool:
+        if any(need.seats > 1 for need in ticket.needs.values()):
+            return False
+        return self._evidence.learn(ticket, output_tokens, ending)
+
+    def read_engine(self, backend: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> bool:
+        judge = self._page(backend).judge
+        was_strict = judge.freedom is Freedom.STRICT
+        changed = judge.read(preemptions, overrun_fails_all=overrun_fails_all, now=now)
+        if not was_strict and judge.freedom is Freedom.STRICT and judge.last_preemption == now:
+            self._evidence.doubt()
+        return changed
+
+    def snapshot(self, backend: BackendName) -> CommitmentSnapshot:
+        page = self._page(backend)
+        return CommitmentSnapshot(
+            is_forecast=page.judge.freedom is Freedom.FORECAST,
+            headroom=page.judge.headroom,
+            why=page.judge.why,
+            last_preemption=page.judge.last_preemption,
+            cold_blocks=page.cold_blocks,
+        )
+
+    def _page(self, backend: BackendName) -> _Page:
+        page = self._pages.get(backend)
+        if page is None:
+            page = self._pages[backend] = _Page(pinned=self._pinned)
+        return page
+
+    def _is_cold(self, ticket: Ticket, page: _Page) -> bool:
+        """Whether a guess without evidence is allowed. (That there is none was found before.)"""
+        return ticket.cap_tokens is None and page.judge.may_start_cold
+
+    def _count_cold(self, ticket: Ticket, page: _Page, run: _Run, charged_blocks: int, worst_blocks: int) -> None:
+        """Keep the sum of guessed charges. What is charged its worst is no guess."""
+        is_guess = charged_blocks < worst_blocks and self._is_cold(ticket, page) and self._evidence.lengths_for(ticket) is None
+        cold_blocks = charged_blocks if is_guess else 0
+        page.cold_blocks += cold_blocks - run.cold_blocks
+        run.cold_blocks = cold_blocks
+
+
+def _blocks(need: Need, output_tokens: int) -> int:
+    """Blocks if each of its sequences gets so many tokens."""
+    assert need.weighing is not None
+    tokens = need.prompt_tokens + min(output_tokens, need.output_tokens)
+    return min(need.worst_blocks, need.seats * need.weighing.sequence_blocks(tokens))

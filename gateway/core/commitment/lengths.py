@@ -1,0 +1,195 @@
+"""Lengths: how long the answers of one class became, and from that how long one that runs will become.
+
+Answers that ended, answers that were cut off before their end (a client that left, a cap) and answers that still run all
+count: the last two only say "at least so long", so they enter as censored, by the product-limit estimate of Kaplan and
+Meier. Without them the short answers, which end first, would speak for all at every start and after every change.
+
+It promises:
+* fixed memory: bins a twelfth of an octave wide, each remembered by its mean, so that answers of one length are
+  forecast exactly;
+* the past fades with every answer (half of it after `HALF_LIFE` of them), so that a change is followed;
+* the forecast changes only in `finished`, `left` and `seed`: between two of them it is the same for the same question;
+* what is beyond all evidence is not guessed short: an answer that passes all that ended is taken to be half way.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+HALF_LIFE: Final = 512
+# Answers that nobody has seen yet: they stay at risk at every length, so that a thin tail is not taken for the end.
+_UNSEEN: Final = 2.0
+# From so much weight beyond a length on, "more than half went further than all that ended" is knowledge, not thin evidence.
+_KNOWLEDGE: Final = 8.0
+_DOUBT: Final = 8.0
+_BINS_PER_OCTAVE: Final = 12
+_BINS: Final = 26 * _BINS_PER_OCTAVE
+_GONE: Final = 0.01  # a weight below which a bin is forgotten
+_GROWTH: Final = 2.0 ** (1.0 / HALF_LIFE)
+
+Row = tuple[int, float, float, float]
+"""A bin as it is written down: number, weight that ended, sum of their tokens, weight that was cut off."""
+
+
+def bin_of(tokens: int) -> int:
+    """The bin of a length; 0 for nothing yet."""
+    return 0 if tokens < 1 else min(int(math.log2(tokens) * _BINS_PER_OCTAVE) + 1, _BINS - 1)
+
+
+class Lengths:
+    """Tokens of one sequence throughout. completions: answers seen since the beginning, those with a cap included."""
+
+    __slots__ = (
+        "_atoms",
+        "_beyond",
+        "_cut",
+        "_ended",
+        "_longest",
+        "_running",
+        "_stale",
+        "_survival",
+        "_tokens",
+        "_unit",
+        "_weight",
+        "completions",
+    )
+
+    def __init__(self) -> None:
+        self.completions = 0
+        self._ended = [0.0] * _BINS
+        self._tokens = [0.0] * _BINS
+        self._cut = [0.0] * _BINS
+        self._running = [0] * _BINS
+        self._unit = 1.0  # the weight of an answer that ends now; grows instead of all others shrinking
+        self._weight = 0.0
+        self._stale = 0.0
+        # The estimate, as of the last time that it was drawn up: lengths at which answers ended, in order; the part that
+        # went further than each; the weight seen beyond each.
+        self._atoms: list[float] = []
+        self._survival: list[float] = []
+        self._beyond: list[float] = []
+        self._longest = 0.0
+
+    def finished(self, tokens: int) -> bool:
+        """An answer ended by itself. Returns whether the forecast is another now."""
+        tokens = max(tokens, 1)
+        at = bin_of(tokens)
+        self.completions += 1
+        self._ended[at] += self._unit
+        self._tokens[at] += self._unit * tokens
+        return self._fade()
+
+    def left(self, tokens: int, *, counts: bool) -> bool:
+        """An answer was cut off after so many tokens. counts: it ended all the same, by its cap.
+
+        Returns whether the forecast is another now.
+        """
+        if counts:
+            self.completions += 1
+        self._cut[bin_of(tokens)] += self._unit
+        return self._fade()
+
+    def moves(self, before: int | None, after: int | None) -> None:
+        """A running answer went from one bin to another; None: it begins, or it ends."""
+        if before is not None:
+            self._running[before] -= 1
+        if after is not None:
+            self._running[after] += 1
+
+    def doubt(self) -> None:
+        """What was remembered has misled: what comes now counts for `_DOUBT` times as much beside it."""
+        self._unit *= _DOUBT
+
+    def seed(self, lengths: Iterable[tuple[int, float]], completions: int) -> None:
+        """Begin with what somebody else has counted: (tokens, weight) of answers that ended."""
+        for tokens, weight in lengths:
+            at = bin_of(max(tokens, 1))
+            self._ended[at] += weight * self._unit
+            self._tokens[at] += weight * self._unit * max(tokens, 1)
+        self.completions += completions
+        self._draw_up()
+
+    def expected(self, progress: int) -> int | None:
+        """Tokens that an answer with `progress` of them will have in the end, by the median of those that came as far;
+        more than `progress`. None where nothing is known but that it will be longer than what was seen."""
+        atoms, survival = self._atoms, self._survival
+        if not self._weight:
+            return None
+        at = bisect_right(atoms, progress)
+        half = (survival[at - 1] if at else 1.0) / 2
+        low, high = at, len(atoms)
+        while low < high:
+            middle = (low + high) // 2
+            if survival[middle] <= half:
+                high = middle
+            else:
+                low = middle + 1
+        if low < len(atoms):
+            return max(math.ceil(atoms[low]), progress + 1)
+        if progress < self._longest and (self._beyond[at - 1] if at else self._weight) >= _KNOWLEDGE:
+            return None
+        return max(2 * progress, math.ceil(self._longest), progress + 1)
+
+    def rows(self) -> list[Row]:
+        """What is remembered, bin by bin, for writing down."""
+        self._draw_up()
+        return [
+            (at, round(self._ended[at], 4), round(self._tokens[at], 2), round(self._cut[at], 4))
+            for at in range(_BINS)
+            if self._ended[at] or self._cut[at]
+        ]
+
+    def take(self, rows: Iterable[Row], completions: int) -> None:
+        """Remember what was written down. Raises ValueError for what `rows` cannot have given; nothing is taken then."""
+        taken = list(rows)
+        for at, ended, tokens, cut in taken:
+            if not (0 <= at < _BINS and 0 <= ended < 1e6 and 0 <= cut < 1e6 and 0 <= tokens < ended * 1e8 + 1):
+                raise ValueError("no histogram of lengths")
+        for at, ended, tokens, cut in taken:
+            self._ended[at] += ended * self._unit
+            self._tokens[at] += tokens * self._unit
+            self._cut[at] += cut * self._unit
+        self.completions += completions
+        self._draw_up()
+
+    def _fade(self) -> bool:
+        self._unit *= _GROWTH
+        self._stale += 1
+        # Drawing up costs some 30 us, so it waits until a thirtieth of what is remembered is new.
+        if self._stale * 32 < self._weight:
+            return False
+        self._draw_up()
+        return True
+
+    def _draw_up(self) -> None:
+        """The product-limit estimate of what is remembered now. In one bin, those that ended did so before the others."""
+        scale = 1.0 / self._unit
+        self._unit, self._stale = 1.0, 0.0
+        ended, tokens, cut = self._ended, self._tokens, self._cut
+        for at in range(_BINS):
+            if ended[at] or cut[at]:
+                ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
+                tokens[at] = tokens[at] * scale if ended[at] else 0.0
+                cut[at] = cut[at] * scale if cut[at] * scale >= _GONE else 0.0
+        self._weight = known = sum(ended) + sum(cut)
+        at_risk = known + sum(self._running) + _UNSEEN
+        part = 1.0
+        self._atoms, self._survival, self._beyond, self._longest = [], [], [], 0.0
+        for at in range(_BINS):
+            gone = ended[at]
+            if gone:
+                part *= 1.0 - gone / at_risk
+                known -= gone
+                self._longest = round(tokens[at] / gone, 3)
+                self._atoms.append(self._longest)
+                self._survival.append(part)
+                self._beyond.append(known)
+            if cut[at]:
+                self._longest = max(self._longest, 2.0 ** ((at - 1) / _BINS_PER_OCTAVE))
+                known -= cut[at]
+            at_risk -= gone + cut[at] + self._running[at]
+
+    def __repr__(self) -> str:
+        median = self.expected(0)
+        return f"{self.completions} answers, half of them within {'?' if median is None else median} tokens"

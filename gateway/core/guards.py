@@ -1,0 +1,189 @@
+"""Guards: memory is not the only thing that runs out. Two limits beside the fit test, per backend, both about computing.
+
+* Unanswered prompts: tokens expected to be computed for granted requests that have no first token yet stay below about two
+  engine steps, so that nothing queues inside the engine where nobody sees it. A prompt larger than that goes when no other
+  is unanswered.
+* Token gap: additive increase and multiplicative decrease of the sequences that run at once hold the observed gap between
+  tokens at nine tenths of a target.
+
+They promise: a backend on which nothing runs is never barred; what is barred now becomes free by answers and ends alone;
+who has been unanswered for much longer than its prompt explains bars nobody any more.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.core.names import BackendName, TicketId
+from gateway.core.pace import Pace
+from gateway.core.snapshots import GuardSnapshot
+
+UNKNOWN_LIMIT_TOKENS: Final = 8192  # until the prefill rate is known: two steps of 4,096, one of the largest in use
+_LEAST_LIMIT_TOKENS: Final = 4096  # two steps of vLLM's usual 2,048
+_MOST_LIMIT_TOKENS: Final = 16384  # two steps of its largest default
+_TWO_STEPS_S: Final = 0.5  # what two steps full of prompt take on the machines that engines are tuned for
+_ASSUMED_TOKENS_PER_S: Final = 4096.0
+_LATE: Final = 4.0  # times the expected time after which a missing first token is no sign of computing
+_LATE_AFTER_S: Final = 5.0
+
+_LIGHT_TIMES: Final = 3.0
+_SET_POINT: Final = 0.9
+_DECREASE: Final = 0.9
+_INCREASE: Final = 0.1  # at most, where the gap is far below the target; at least one sequence
+# A decode step of so few is bound by reading the weights: a long gap then has another cause, which fewer would not cure.
+_LEAST_SEQUENCES: Final = 4
+
+
+@dataclass(slots=True)
+class _Unanswered:
+    backend: BackendName
+    tokens: float  # expected to be computed for it
+    ahead: float  # those, and of all that were unanswered before it
+    granted: float
+
+
+class _Page:
+    __slots__ = ("has_barred", "is_slow", "pace", "seat_limit", "unanswered", "unanswered_tokens")
+
+    def __init__(self) -> None:
+        self.pace = Pace()
+        self.unanswered = 0
+        self.unanswered_tokens = 0.0
+        self.has_barred = False  # somebody, since room last came free
+        self.seat_limit: float | None = None
+        self.is_slow = False  # the last window's gap was above the set point
+
+
+class Guards:
+    """Of all backends. gap_target_s: None takes three times the gap of the lightly loaded engine. is_on False watches the
+    pace and bars nobody."""
+
+    def __init__(self, *, gap_target_s: float | None = None, is_on: bool = True) -> None:
+        self._gap_target_s = gap_target_s
+        self._is_on = is_on
+        self._pages: dict[BackendName, _Page] = {}
+        self._unanswered: dict[TicketId, _Unanswered] = {}
+
+    def pace(self, name: BackendName) -> Pace:
+        """What is known of a backend's speed. Read only."""
+        return self._page(name).pace
+
+    def admits(self, name: BackendName, prompt_tokens: int) -> bool:
+        """Whether a prompt may be computed there now, beside those that are unanswered."""
+        page = self._pages.get(name)
+        if page is None or not page.unanswered or not self._is_on:
+            return True
+        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= _limit(page.pace):
+            return True
+        page.has_barred = True
+        return False
+
+    def has_room(self, name: BackendName) -> bool:
+        """Whether any prompt at all may be computed there now: a quick no before many tickets are tried."""
+        page = self._pages.get(name)
+        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < _limit(page.pace):
+            return True
+        page.has_barred = True
+        return False
+
+    def granted(self, ticket_id: TicketId, name: BackendName, prompt_tokens: int, *, now: float) -> None:
+        """A request was granted: its prompt is unanswered from now on."""
+        page = self._page(name)
+        tokens = prompt_tokens * page.pace.computed_share
+        page.unanswered += 1
+        page.unanswered_tokens += tokens
+        self._unanswered[ticket_id] = _Unanswered(name, tokens, page.unanswered_tokens, now)
+
+    def answered(self, ticket_id: TicketId, *, now: float | None) -> BackendName | None:
+        """Its first token came, or cannot be waited for any more (now None). Returns where somebody may be admitted now who
+        was barred before; None if nobody was."""
+        gone = self._unanswered.pop(ticket_id, None)
+        if gone is None:
+            return None
+        page = self._pages[gone.backend]
+        page.unanswered -= 1
+        page.unanswered_tokens = page.unanswered_tokens - gone.tokens if page.unanswered else 0.0
+        if now is not None:
+            page.pace.saw_first_token(gone.ahead, now - gone.granted)
+        if not page.has_barred:
+            return None
+        page.has_barred = False
+        return gone.backend
+
+    def expected_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
+        """Seconds after its grant from which a request counts as answered whatever was seen of it.
+
+        Of a plain request no first token is ever seen: it has one when its prompt was probably computed. A stream that has
+        none long after that waits for something else.
+        """
+        waits = self._unanswered.get(ticket_id)
+        if waits is None:
+            return 0.0
+        seconds = waits.ahead / (self._pages[waits.backend].pace.prefill_tokens_per_s or _ASSUMED_TOKENS_PER_S)
+        return max(_LATE * seconds, _LATE_AFTER_S) if is_stream else seconds
+
+    def prefill_s(self, name: BackendName, prompt_tokens: int) -> float:
+        """Seconds from a grant now to the first token, by the observed rate; 0 while that is unknown."""
+        page = self._pages.get(name)
+        if page is None or page.pace.prefill_tokens_per_s is None:
+            return 0.0
+        return (page.unanswered_tokens + prompt_tokens * page.pace.computed_share) / page.pace.prefill_tokens_per_s
+
+    def saw_gaps(self, name: BackendName, seconds: float, tokens: int, *, running: int, now: float) -> bool:
+        """Streams on a backend took `seconds` in all for `tokens` more tokens, while `running` sequences run there.
+
+        Returns whether the limit on sequences moved.
+        """
+        page = self._page(name)
+        if not page.pace.saw_gaps(seconds, tokens, now=now) or not self._is_on:
+            return False
+        before = self.seat_limit(name)
+        target_s, gap_s, limit = self._target(page.pace), page.pace.gap_s, page.seat_limit
+        if target_s is None or gap_s is None:
+            return False
+        set_point_s = _SET_POINT * target_s
+        was_slow, page.is_slow = page.is_slow, gap_s > set_point_s
+        if page.is_slow:
+            # One slow window is chance. And what runs leaves only as it ends, so a decrease shows once the number has come
+            # down to it, and not before.
+            if was_slow and (limit is None or running <= limit + 1):
+                page.seat_limit = max(float(_LEAST_SEQUENCES), min(running, limit or running) * _DECREASE)
+        elif limit is not None and running >= int(limit):
+            page.seat_limit = limit + max(1.0, _INCREASE * limit * (1.0 - gap_s / set_point_s))
+        return self.seat_limit(name) != before
+
+    def seat_limit(self, name: BackendName) -> int | None:
+        """Sequences that may run there at once; None while the gap asks for no limit."""
+        page = self._pages.get(name)
+        return None if page is None or page.seat_limit is None else int(page.seat_limit)
+
+    def snapshot(self, name: BackendName) -> GuardSnapshot | None:
+        """What guards a backend now; None if they are off."""
+        if not self._is_on:
+            return None
+        page = self._page(name)
+        return GuardSnapshot(
+            unanswered_tokens=round(page.unanswered_tokens),
+            unanswered_limit=_limit(page.pace),
+            gap_s=page.pace.gap_s,
+            gap_target_s=self._target(page.pace),
+            seat_limit=self.seat_limit(name),
+        )
+
+    def _target(self, pace: Pace) -> float | None:
+        if self._gap_target_s is not None:
+            return self._gap_target_s
+        return None if pace.light_gap_s is None else _LIGHT_TIMES * pace.light_gap_s
+
+    def _page(self, name: BackendName) -> _Page:
+        page = self._pages.get(name)
+        if page is None:
+            page = self._pages[name] = _Page()
+        return page
+
+
+def _limit(pace: Pace) -> int:
+    """Prompt tokens that may be unanswered: about two engine steps."""
+    rate = pace.prefill_tokens_per_s
+    if rate is None:
+        return UNKNOWN_LIMIT_TOKENS
+    return min(max(int(rate * _TWO_STEPS_S), _LEAST_LIMIT_TOKENS), _MOST_LIMIT_TOKENS)
