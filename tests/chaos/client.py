@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import httptools
@@ -96,6 +97,27 @@ class ClientConnection(asyncio.Protocol):
         self._keeps_alive = False
         self._is_whole = False
         self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        seen = self.seen
+        if seen is None:
+            return "nothing asked"
+        plan = seen.plan
+        where = f"status {seen.status}, {self._bytes} bytes, request {seen.request_id}"
+        return (
+            f"plan {plan.number} ({plan.kind}, {plan.act}, {plan.manner}, stream {plan.is_stream}): {where}, {self._kernel()}"
+        )
+
+    def _kernel(self) -> list[str]:
+        """What the kernel and the loop know of this connection: both ends' queues, and what is waited for."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return []
+        port = f":{transport.get_extra_info('sockname')[1]:04X} "
+        ends = [line[:78].strip() for line in Path("/proc/net/tcp").read_text().splitlines() if port in line]
+        mark = f"tfd: {transport.get_extra_info('socket').fileno():8d} "
+        polls = [line for info in Path("/proc/self/fdinfo").iterdir() for line in _lines(info) if line.startswith(mark)]
+        return [*ends, f"is reading: {transport.is_reading()}", *polls]
 
     @property
     def is_usable(self) -> bool:
@@ -218,6 +240,13 @@ class ClientConnection(asyncio.Protocol):
         self._store()
 
 
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
 def request_bytes(plan: Plan, host: str) -> bytes:
     lines = [f"POST {plan.path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json", *plan.headers]
     lines.append(f"Content-Length: {len(plan.body)}")
@@ -320,7 +349,7 @@ class Client:
 
     async def _wait(self, connection: ClientConnection, fact: Callable[[], bool]) -> None:
         if not await connection.until(fact, within_s=PATIENCE_S):
-            self._report(f"hangs: nothing came, and nothing was closed, in {PATIENCE_S} s: {connection.seen}"[:500])
+            self._report(f"hangs: nothing came, and nothing was closed, in {PATIENCE_S} s: {connection}")
 
     async def _die(self, connection: ClientConnection, plan: Plan, seen: Seen) -> None:
         if connection.is_over and seen.is_tidy:

@@ -42,7 +42,7 @@ PER_REQUEST = (
 )
 PER_WAITING = ("core.line.Waiting", "core.ticket.Ticket")
 # What a whole gateway has stays reachable after its end, since FastAPI remembers routes for ever; its connections must not.
-PER_CONNECTION = ("relay.upstream_connection.UpstreamConnection",)
+PER_CONNECTION = ("relay.upstream_connection.UpstreamConnection", "web.http_protocol.HttpProtocol", "web.http_protocol.Cycle")
 SPARE_WAITING = 66
 
 # What uvicorn says as an error, and is none: an answer that kvgate breaks off on purpose (gateway/logs.py knows it, too),

@@ -36,6 +36,7 @@ SETTINGS: Mapping[str, str] = {
     "KVGATE_QUEUE_TIMEOUT": "1s",
     "KVGATE_BACKFILL_PASSES": "8",
     "KVGATE_CONNECT_TIMEOUT": "0.4s",
+    "KVGATE_HEADER_TIMEOUT": "0.8s",
     "KVGATE_UPLOAD_TIMEOUT": "0.6s",
     "KVGATE_FIRST_TOKEN_TIMEOUT": "0.8s",
     "KVGATE_STALL_TIMEOUT": "0.5s",
@@ -227,7 +228,13 @@ class _Run:
                 await asyncio.sleep(0.02)
 
     async def _state(self) -> State:
-        return State((await ask(self._gateway.admin_url, "GET", "/kvgate/state")).json())
+        for patience in range(5, -1, -1):
+            try:
+                return State((await ask(self._gateway.admin_url, "GET", "/kvgate/state")).json())
+            except (OSError, Broken):  # this very process was busy for so long that the question came too late
+                if not patience:
+                    raise
+        raise AssertionError("not reached")
 
     # Load
 
