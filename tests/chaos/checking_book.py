@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.books import BookContract
+from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
 from gateway.core.outcomes import RejectReason
+from gateway.core.pace import Pace
 from gateway.core.snapshots import BookSnapshot
 from gateway.core.ticket import Need, Ticket
 
@@ -130,6 +132,22 @@ class CheckingBook:
         self._tick(now)
         return self._take(self._book.progress(ticket_id, output_tokens, now=now))
 
+    def first_token(self, ticket_id: TicketId, *, was_seen: bool = True, now: float) -> Changes:
+        self._tick(now)
+        return self._take(self._book.first_token(ticket_id, was_seen=was_seen, now=now))
+
+    def learn(self, ticket: Ticket, output_tokens: int, ending: Ending, *, now: float) -> Changes:
+        self._tick(now)
+        return self._take(self._book.learn(ticket, output_tokens, ending, now=now))
+
+    def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> Changes:
+        self._tick(now)
+        return self._take(self._book.read_engine(name, preemptions, overrun_fails_all=overrun_fails_all, now=now))
+
+    def saw_gaps(self, name: BackendName, seconds: float, tokens: int, *, now: float) -> Changes:
+        self._tick(now)
+        return self._take(self._book.saw_gaps(name, seconds, tokens, now=now))
+
     def expire(self, *, now: float) -> Changes:
         self._tick(now)
         return self._take(self._book.expire(now=now))
@@ -152,6 +170,12 @@ class CheckingBook:
         if self._waiting:
             self._report(f"{len(self._waiting)} still wait although the book drains")
         return changes
+
+    def pace(self, name: BackendName) -> Pace:
+        return self._book.pace(name)
+
+    def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
+        return self._book.prefill_patience_s(ticket_id, is_stream=is_stream)
 
     def has_waiting_for(self, backend: BackendName) -> bool:
         return self._book.has_waiting_for(backend)

@@ -15,6 +15,7 @@ from gateway.admission.controller import Controller
 from gateway.admission.grant import Grant
 from gateway.core.ledger import BackendLedger, Ledger, Reservation
 from gateway.core.names import TicketId
+from gateway.core.ticket import Need
 
 CALM = Storm(400, 7, faults=0.0, clients=60, life_requests=400, weather_every=10_000, slowness=4.0)
 NTH = 40
@@ -76,8 +77,8 @@ def test_one_request_too_many_is_found_by_the_book_that_is_kept_beside(monkeypat
     real = BackendLedger.fits
     planted: list[int] = []
 
-    def fits(ledger: BackendLedger, blocks: int, seats: int) -> bool:
-        if real(ledger, blocks, seats):
+    def fits(ledger: BackendLedger, need: Need, blocks: int) -> bool:
+        if real(ledger, need, blocks):
             return True
         budget = ledger.budget
         if planted or budget is None or not ledger.serving or not ledger.in_flight or blocks > budget.blocks:
@@ -92,9 +93,9 @@ def test_one_request_too_many_is_found_by_the_book_that_is_kept_beside(monkeypat
 def test_requests_too_many_are_found_by_the_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     real = BackendLedger.fits
 
-    def always(ledger: BackendLedger, blocks: int, seats: int) -> bool:
+    def always(ledger: BackendLedger, need: Need, blocks: int) -> bool:
         budget = ledger.budget
-        return real(ledger, blocks, seats) or (budget is not None and ledger.serving and blocks <= budget.blocks)
+        return real(ledger, need, blocks) or (budget is not None and ledger.serving and blocks <= budget.blocks)
 
     monkeypatch.setattr(BackendLedger, "fits", always)
     assert found(weather(CALM, checked=False), "over-admitted on ")

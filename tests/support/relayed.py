@@ -21,6 +21,7 @@ from gateway.relay.upstream_request import WireRequest
 from gateway.relay.watchdog import Clocks
 from support.manual_clock import ManualClock
 from support.tickets import A, ticket
+from support.unheard import unheard
 
 CLOCKS = Clocks(first_token_s=10.0, stall_s=5.0, total_s=100.0, send_s=7.0)
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -82,6 +83,7 @@ class Relayed:
             self.client,
             OpenAIChat(),
             self.grant,
+            unheard(self.grant.ticket, A, is_stream=is_stream, now=self.clock.now()),
             is_stream=is_stream,
             clocks=CLOCKS,
             timeline=self.timeline,
