@@ -16,11 +16,9 @@ import ssl
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import certifi
 import uvicorn
 import uvloop
 
@@ -46,6 +44,7 @@ from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
 from gateway.settings import Settings, is_loopback
+from gateway.tls import client_context
 from gateway.web.app import Front
 from gateway.web.choices import Choices
 from gateway.web.door import Door, DoorLimits
@@ -123,7 +122,7 @@ class Gateway:
         self._stop_now = asyncio.Event()
         self._failed = False
         self._lifecycle = Lifecycle(started=clock.now())
-        tls = trust(settings.ca_file)
+        tls = client_context(settings.ca_file)
         keys = self._backend_keys()
         names = [address.name for address in settings.backends]
 
@@ -414,14 +413,3 @@ def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: s
         base_path=quote(parts.path, safe="/%:@!$&'()*+,;=~").encode(),
         bearer=key,
     )
-
-
-def trust(ca_file: Path | None) -> ssl.SSLContext:
-    """Whose certificates we believe: those of the authorities in `ca_file`, without one those that certifi lists.
-
-    Built by hand: `ssl.create_default_context` lets the environment choose others (SSL_CERT_FILE, SSL_CERT_DIR) and write
-    the keys of every connection to a file (SSLKEYLOGFILE).
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cafile=ca_file if ca_file is not None else certifi.where())
-    return context

@@ -32,6 +32,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     # Leaves.
     "clock": frozenset(),
     "logs": frozenset(),
+    "tls": frozenset(),
     "units": frozenset(),
     "metrics": frozenset({"core"}),
     "backend_settings": frozenset({"core"}),

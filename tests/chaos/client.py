@@ -15,7 +15,7 @@ import httptools
 from chaos.answers import events_of, expected_of
 from chaos.plan import ANSWERED, WHOLE, Act, Death, Manner, Plan
 
-PATIENCE_S = 60.0
+PATIENCE_S = 60
 """Every clock of the gateway is shorter by far: what takes longer hangs."""
 
 _SLOW_READ_S = 0.02
@@ -293,7 +293,7 @@ class Client:
         sock = socket.socket()
         try:
             if plan.is_big:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
             sock.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(sock, ("127.0.0.1", port))
@@ -348,8 +348,14 @@ class Client:
                 await self._wait(connection, lambda: False)
 
     async def _wait(self, connection: ClientConnection, fact: Callable[[], bool]) -> None:
-        if not await connection.until(fact, within_s=PATIENCE_S):
-            self._report(f"hangs: nothing came, and nothing was closed, in {PATIENCE_S} s: {connection}")
+        # Second by second, so that a machine that stood still for a minute is not taken for a gateway that did.
+        seconds, had = 0, connection.body_bytes
+        while not await connection.until(fact, within_s=1.0):
+            seconds = seconds + 1 if connection.body_bytes == had else 0
+            had = connection.body_bytes
+            if seconds >= PATIENCE_S:
+                self._report(f"hangs: nothing came, and nothing was closed, in {PATIENCE_S} s: {connection}")
+                return
 
     async def _die(self, connection: ClientConnection, plan: Plan, seen: Seen) -> None:
         if connection.is_over and seen.is_tidy:

@@ -1,4 +1,4 @@
-"""What the composition root makes of the settings, as far as it can be seen without starting anything."""
+"""TLS towards backends listens to the settings, and to no environment."""
 
 import ssl
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from gateway.assembly import trust
+from gateway.tls import client_context
 
 
 def names(context: ssl.SSLContext) -> set[object]:
@@ -23,14 +23,14 @@ def one_authority(tmp_path: Path) -> Path:
 
 
 def test_certificates_are_checked_against_certifi_s_list() -> None:
-    context = trust(None)
+    context = client_context(None)
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname
     assert len(names(context)) > 50
 
 
 def test_the_operators_authorities_take_the_place_of_all_others(one_authority: Path) -> None:
-    assert len(names(trust(one_authority))) == 1
+    assert len(names(client_context(one_authority))) == 1
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
@@ -39,12 +39,12 @@ def test_u_4_the_environment_does_not_choose_whom_we_trust(
 ) -> None:
     monkeypatch.setenv(variable, str(one_authority))
     monkeypatch.setenv("SSL_CERT_DIR", str(one_authority.parent))
-    assert len(names(trust(None))) > 50
+    assert len(names(client_context(None))) > 50
 
 
 def test_u_4_the_environment_does_not_make_us_write_the_keys_of_our_connections(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
-    assert trust(None).keylog_filename is None
+    assert client_context(None).keylog_filename is None
     assert not (tmp_path / "keys").exists()
