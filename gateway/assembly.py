@@ -16,9 +16,11 @@ import ssl
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+import certifi
 import uvicorn
 import uvloop
 
@@ -121,7 +123,7 @@ class Gateway:
         self._stop_now = asyncio.Event()
         self._failed = False
         self._lifecycle = Lifecycle(started=clock.now())
-        tls = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
+        tls = trust(settings.ca_file)
         keys = self._backend_keys()
         names = [address.name for address in settings.backends]
 
@@ -231,6 +233,8 @@ class Gateway:
         self._own(self._watchdog.run(), "watchdog")
         self._own(self._measure_lag(), "loop lag")
         serving = [asyncio.create_task(server.serve(sockets=[sock]), name="server") for server, sock in servers]
+        for server_task in serving:
+            server_task.add_done_callback(self._ended_early)
         addresses = {"url": _url(data_socket)}
         if admin_socket is not None:
             addresses["admin_url"] = _url(admin_socket)
@@ -405,5 +409,19 @@ def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: s
         connect_timeout_s=settings.connect_timeout_s,
     )
     return Upstream(
-        pool, host=parts.netloc.encode("idna" if not parts.netloc.isascii() else "ascii"), base_path=parts.path, bearer=key
+        pool,
+        host=parts.netloc.encode("idna" if not parts.netloc.isascii() else "ascii"),
+        base_path=quote(parts.path, safe="/%:@!$&'()*+,;=~").encode(),
+        bearer=key,
     )
+
+
+def trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Whose certificates we believe: those of the authorities in `ca_file`, without one those that certifi lists.
+
+    Built by hand: `ssl.create_default_context` lets the environment choose others (SSL_CERT_FILE, SSL_CERT_DIR) and write
+    the keys of every connection to a file (SSLKEYLOGFILE).
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=ca_file if ca_file is not None else certifi.where())
+    return context

@@ -1,6 +1,5 @@
 """Durations and sizes as operators write them, and back. Seconds are floats, bytes are integers."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -15,17 +14,20 @@ _BYTES: Final[Mapping[str, int]] = {
     "mib": 2**20,
     "gib": 2**30,
 }
-_NUMBER_AND_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_NUMBER_AND_UNIT: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-zA-Z]*)")
+# Thirty years, and more memory than there is: beyond, a figure is a slip, and no text could show it so that it is read again.
+_LONGEST_S: Final = 1e9
+_LARGEST_BYTES: Final = 2**60
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `500ms`, `60s`, `5m`, `1h`, or a bare number of seconds. Never negative.
+    """Seconds in `500ms`, `60s`, `5m`, `1h`, or a bare number of seconds. Never negative, never above thirty years.
 
     Raises ValueError with a sentence that says what a duration looks like.
     """
     amount, unit = _split(text)
     factor = _SECONDS.get(unit or "s")
-    if amount is None or factor is None or not math.isfinite(amount * factor):
+    if amount is None or factor is None or amount * factor > _LONGEST_S:
         raise ValueError(f"{text!r} is not a duration: write it like 500ms, 60s, 5m, 1h, or as a number of seconds")
     return round(amount * factor, 6)
 
@@ -37,7 +39,7 @@ def parse_bytes(text: str) -> int:
     """
     amount, unit = _split(text)
     factor = _BYTES.get(unit or "b")
-    if amount is None or factor is None or not math.isfinite(amount * factor):
+    if amount is None or factor is None or amount * factor > _LARGEST_BYTES:
         raise ValueError(f"{text!r} is not a size: write it like 32MiB, 10MB, 512KiB, or as a number of bytes")
     return int(amount * factor)
 

@@ -1,1 +1,10 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and how hard the suites that can go on for ever shall try."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kvgate")
+    group.addoption("--chaos-requests", type=int, default=3_000, help="requests of the chaos suite's storm")
+    group.addoption("--chaos-seed", type=int, default=1, help="the storm's seed: the same one makes the same plans")
+    group.addoption("--fuzz-inputs", type=int, default=300, help="inputs for each target of the fuzz suite")

@@ -88,14 +88,15 @@ def work_out(report: EngineReport, given: GivenCapacity, *, distrust: str | None
     max_context = given.max_context or report.max_context
     formula, whole_context_blocks, said = _check_formula(report, block_tokens, max_context, distrust)
     seats = given.seats or report.seats
+    budget = Budget(blocks, reserve_blocks, seats)
     weighing = Weighing(block_tokens, max_context, whole_context_blocks, report.rules.spare_blocks)
     budgets = {FROM_OPERATOR: given.kv_blocks, FROM_ENGINE: told_blocks}
     from_engine = given.kv_blocks is None
     no_context = () if max_context is not None else ("its context is not told: KVGATE_MAX_CONTEXT sets it",)
     return Capacity(
-        budget=Budget(blocks, reserve_blocks, seats),
+        budget=budget,
         weighing=weighing,
-        rules=_settle_rules(report, blocks * block_tokens, seats, max_context),
+        rules=_settle_rules(report, weighing, budget),
         source=FROM_ENGINE if from_engine else FROM_OPERATOR,
         budgets={source: figure for source, figure in budgets.items() if figure is not None},
         formula=formula,
@@ -164,13 +165,16 @@ def _plain_figures(total_blocks: int, block_tokens: int, context: int) -> frozen
     )
 
 
-def _settle_rules(report: EngineReport, budget_tokens: int, seats: int | None, max_context: int | None) -> EngineRules:
-    """The engine's rules, with the fair share of an uncapped request where its seats share one cache."""
-    if not report.slots_share or seats is None:
+def _settle_rules(report: EngineReport, weighing: Weighing, budget: Budget) -> EngineRules:
+    """The engine's rules, with the fair share of an uncapped request where its seats share one cache: so many as there are
+    seats fit at once beside the reserve."""
+    if not report.slots_share or budget.seats is None:
         return report.rules
-    share_tokens = budget_tokens // seats
-    is_split = max_context is not None and share_tokens >= max_context
-    return replace(report.rules, fair_share_tokens=None if is_split else share_tokens)
+    seat_tokens = budget.blocks * weighing.block_tokens // budget.seats
+    if weighing.max_context is not None and seat_tokens >= weighing.max_context:
+        return report.rules  # each seat has a cache of its own
+    share_blocks = (budget.blocks - budget.reserve_blocks) // budget.seats
+    return replace(report.rules, fair_share_tokens=share_blocks * weighing.block_tokens)
 
 
 def _contradictions(report: EngineReport, given: GivenCapacity, told_blocks: int | None) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ class EngineRules:
     absent_completions_cap: output cap that /v1/completions gets when the body has none (vLLM: 16); None: to the context.
     refuses_cap_above_context: it answers 400 to an output cap larger than the context by itself.
     has_best_of: it runs max(n, best_of) sequences rather than n.
-    takes_include_usage: `stream_options.include_usage` is known to be accepted.
+    takes_include_usage: `stream_options.include_usage` is known to be accepted, and to change nothing but the one event more.
     spare_blocks: blocks beyond the formula that one sequence may hold (lookahead of a GPU build or of speculation).
     runs_on_when_left: a plain (not streamed) request runs to its end although its client has gone (llama.cpp).
     fair_share_tokens: prompt + output that one uncapped request gets where slots share one cache; None: no such rule.

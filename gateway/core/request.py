@@ -25,6 +25,7 @@ class Prompt:
     token_ids: its exact length in tokens where the caller sent ids, else None.
     media_parts: images, audio and the like, whose token cost is not in the text.
     has_own_template: the caller sent the template too, which may repeat any text as often as it likes.
+    least_text_bytes: UTF-8 bytes that are rendered for certain; looked at only where the text is large, else 0.
     """
 
     text_bytes: int
@@ -33,6 +34,7 @@ class Prompt:
     token_ids: int | None = None
     media_parts: int = 0
     has_own_template: bool = False
+    least_text_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ longer than the text that was sent, and are counted for that: JSON that is parse
 up to three times the bytes), and what the template adds around a message (the bound's business, not this file's).
 """
 
-import re
 import unicodedata
 from dataclasses import dataclass
 from typing import Any
@@ -22,25 +21,44 @@ DECODE_LIMIT_BYTES = 1 << 20
 NFC_GROWTH = 3
 
 # Members of a content part that hold, or point to, something whose tokens are not in the text.
-_IMAGES = ("image_url", "input_image", "image", "image_pil", "image_embeds")
-_SOUNDS = ("audio_url", "input_audio", "audio", "audio_embeds")
-_OTHERS = ("video_url", "input_video", "video", "file", "input_file")
-_MEDIA = frozenset((*_IMAGES, *_SOUNDS, *_OTHERS))
-_MEDIA_KEY = re.compile(b'"(?:' + "|".join(sorted(_MEDIA)).encode() + rb')"\s*:')
+# By what begins them: in a large text that is looked for first, since each look at megabytes takes its time.
+_MEDIA_BY_START = {
+    b'"image': ("image", "image_url", "image_pil", "image_embeds"),
+    b'"input_': ("input_image", "input_audio", "input_video", "input_file"),
+    b'"audio': ("audio", "audio_url", "audio_embeds"),
+    b'"video': ("video", "video_url"),
+    b'"file"': ("file",),
+}
+_MEDIA = frozenset(name for names in _MEDIA_BY_START.values() for name in names)
+# No encoder writes plain letters so: whoever does may hide such a key.
+_HIDDEN_LETTERS = tuple(b"\\u00%d" % digit for digit in (4, 5, 6, 7))
 # These are one to three tokens and part of what a template adds for a message anyway.
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 
+# Objects in a large text that are looked at one by one.
+_LOOKED_AT = 20_000
+
+
+class _Content(msgspec.Struct, gc=False):
+    content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
+_CONTENTS = msgspec.json.Decoder(list[_Content])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class ChatText:
-    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes)."""
+    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
+
+    least_bytes: of those, what is rendered for certain; 0 where nobody looked.
+    """
 
     text_bytes: int
     messages: int
     media_parts: int
+    least_bytes: int = 0
 
 
 def text_bytes(text: str) -> int:
@@ -112,13 +130,31 @@ def _any_bytes(value: Any) -> int:
 
 
 def _by_length(raw: bytes) -> ChatText:
-    """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their keys."""
+    """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their names."""
     growth = 1 if raw.isascii() else NFC_GROWTH
     return ChatText(
         text_bytes=growth * len(raw) + raw.count(b",") + raw.count(b":"),
         messages=max(1, raw.count(b'"role"')),
-        media_parts=len(_MEDIA_KEY.findall(raw)),
+        media_parts=int(_may_hold_media(raw)),
+        least_bytes=_least_bytes(raw),
     )
+
+
+def _least_bytes(raw: bytes) -> int:
+    """Bytes of the texts that the messages have for certain; 0 where there are so many that a look at each takes too long."""
+    if raw.count(b"{") > _LOOKED_AT:
+        return 0
+    contents = [message.content for message in decode(_CONTENTS, raw, param="messages")]
+    texts = [bytes(content) for content in contents if content is not msgspec.UNSET]
+    # `\\u0061` is six bytes of JSON and one of text.
+    return sum((len(text) - 2) // (6 if b"\\" in text else 1) for text in texts if text[:1] == b'"')
+
+
+def _may_hold_media(raw: bytes) -> bool:
+    for start, names in _MEDIA_BY_START.items():
+        if start in raw and any(b'"%b"' % name.encode() in raw for name in names):
+            return True
+    return b"\\u00" in raw and any(letter in raw for letter in _HIDDEN_LETTERS)
 
 
 def schema_bytes(raw: bytes) -> int:
@@ -133,7 +169,9 @@ def schema_bytes(raw: bytes) -> int:
 
 
 def count_items(raw: bytes) -> int:
-    """Entries of a JSON list; anything else that is not null counts as one."""
+    """Entries of a JSON list, or more where it is large; anything else that is not null counts as one."""
     if raw[:1] != b"[":
         return 0 if raw == b"null" else 1
+    if len(raw) > DECODE_LIMIT_BYTES:
+        return raw.count(b",") + 1
     return len(decode(_ITEMS, raw))

@@ -35,6 +35,22 @@ def read_usage(usage: Any) -> Usage | None:
     return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=None if cached is None else min(cached, prompt))
 
 
+def usage_of(answer: dict[str, Any]) -> Usage | None:
+    """The usage that an answer, or an event of one, carries: as `usage` or, from llama.cpp, in its timings."""
+    return read_usage(answer.get("usage")) or _read_timings(answer.get("timings"))
+
+
+def _read_timings(timings: Any) -> Usage | None:
+    """llama.cpp tells them at the end of every answer, also where no usage was asked for. The prompt: what it computed and
+    what it found in its cache."""
+    if not isinstance(timings, dict):
+        return None
+    computed, cached, output = (_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    if computed is None or cached is None or output is None:
+        return None
+    return Usage(prompt_tokens=computed + cached, output_tokens=output, cached_tokens=cached)
+
+
 def _count(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
 

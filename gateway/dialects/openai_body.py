@@ -7,7 +7,7 @@ for being numbers at all (`1e400` and a seed of 5,000 digits are not); what they
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ MAX_CAP_TOKENS = 2**31 - 1
 MAX_SAMPLES = 16_384
 # Placement hashes no more of a prompt or of a session key than this (bytes).
 AFFINITY_BYTES = 1_024
+
+# A sampling parameter (of which `logit_bias` is the largest) is read into objects; more than this takes too long (bytes).
+MEMBER_LIMIT_BYTES = 1 << 20
 
 CapTokens = Annotated[int, msgspec.Meta(ge=-MAX_CAP_TOKENS, le=MAX_CAP_TOKENS)] | msgspec.UnsetType | None
 Samples = Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None
@@ -57,23 +60,33 @@ class OpenAIBody(msgspec.Struct):
     prompt_cache_key: Raw = msgspec.UNSET
     session_id: Raw = msgspec.UNSET
 
-    temperature: Any = None
-    top_p: Any = None
-    top_k: Any = None
-    min_p: Any = None
-    seed: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    repetition_penalty: Any = None
-    length_penalty: Any = None
-    logit_bias: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    prompt_logprobs: Any = None
-    min_tokens: Any = None
-    priority: Any = None
-    thinking_token_budget: Any = None
-    truncate_prompt_tokens: Any = None
+    # Looked at for being numbers at all.
+    temperature: Raw = msgspec.UNSET
+    top_p: Raw = msgspec.UNSET
+    top_k: Raw = msgspec.UNSET
+    min_p: Raw = msgspec.UNSET
+    seed: Raw = msgspec.UNSET
+    presence_penalty: Raw = msgspec.UNSET
+    frequency_penalty: Raw = msgspec.UNSET
+    repetition_penalty: Raw = msgspec.UNSET
+    length_penalty: Raw = msgspec.UNSET
+    logit_bias: Raw = msgspec.UNSET
+    logprobs: Raw = msgspec.UNSET
+    top_logprobs: Raw = msgspec.UNSET
+    prompt_logprobs: Raw = msgspec.UNSET
+    min_tokens: Raw = msgspec.UNSET
+    priority: Raw = msgspec.UNSET
+    thinking_token_budget: Raw = msgspec.UNSET
+    truncate_prompt_tokens: Raw = msgspec.UNSET
+
+    def check_numbers(self) -> None:
+        """Raises InvalidRequest where a sampling parameter holds what is no number to every reader, or far too much."""
+        for name in _NUMBERS:
+            raw = getattr(self, name)
+            if raw is not msgspec.UNSET:
+                if len(raw) > MEMBER_LIMIT_BYTES:
+                    raise InvalidRequest(f"{name} is larger than {MEMBER_LIMIT_BYTES} bytes.", param=name)
+                decode(_ANYTHING, bytes(raw), param=name)
 
     @property
     def samples(self) -> int:
@@ -81,8 +94,35 @@ class OpenAIBody(msgspec.Struct):
         return max(self.n or 1, self.n_cmpl or 1)
 
     @property
+    def may_truncate(self) -> bool:
+        """The engine is asked to cut the prompt, so that none is too long."""
+        return raw_json(self.truncate_prompt_tokens) != b"null"
+
+    @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage is True
+
+
+_NUMBERS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "length_penalty",
+    "logit_bias",
+    "logprobs",
+    "top_logprobs",
+    "prompt_logprobs",
+    "min_tokens",
+    "priority",
+    "thinking_token_budget",
+    "truncate_prompt_tokens",
+)
+_ANYTHING = msgspec.json.Decoder()
 
 
 class _CapMembers(msgspec.Struct):
@@ -122,6 +162,11 @@ def decode(decoder: msgspec.json.Decoder[_Body], body: bytes, *, param: str | No
         raise InvalidRequest(f"The body is not valid JSON: {what[:1].lower()}{what[1:]}.", param=param) from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.", param=param) from None
+
+
+def raw_json(member: msgspec.Raw | msgspec.UnsetType) -> bytes:
+    """The JSON of a member that was left undecoded; `null` where it is absent."""
+    return b"null" if member is msgspec.UNSET else bytes(member)
 
 
 def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> tuple[CapState, int | None]:

@@ -48,9 +48,7 @@ class _ChatBody(OpenAIBody):
     mm_processor_kwargs: Raw = msgspec.UNSET
 
     def raw(self, name: str) -> bytes:
-        """The JSON of a member that was left undecoded; `null` where it is absent."""
-        value = getattr(self, name)
-        return b"null" if value is msgspec.UNSET else bytes(value)
+        return openai_body.raw_json(getattr(self, name))
 
 
 _CHAT_BODY = msgspec.json.Decoder(_ChatBody)
@@ -67,6 +65,7 @@ class OpenAIChat:
         if chat.messages is msgspec.UNSET:
             raise InvalidRequest("messages is missing.", param="messages")
         cap, cap_tokens = openai_body.read_cap(chat, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+        chat.check_numbers()
         messages = bytes(chat.messages)
         text = read_messages(messages)
         prompt = Prompt(
@@ -75,6 +74,7 @@ class OpenAIChat:
             tools=count_items(chat.raw("tools")) + count_items(chat.raw("functions")),
             media_parts=text.media_parts,
             has_own_template=chat.raw("chat_template") != b"null",
+            least_text_bytes=0 if chat.may_truncate else text.least_bytes,
         )
         countable = {name: bytes(getattr(chat, name)) for name in _COUNTABLE if getattr(chat, name) is not msgspec.UNSET}
         countable["messages"] = messages

@@ -5,7 +5,7 @@ from typing import Any
 from gateway.core.demand import Usage
 from gateway.dialects.dialect import Watcher
 from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
-from gateway.dialects.openai_answer import choices_of, decode, is_error, last_usage, read_usage, token_bytes
+from gateway.dialects.openai_answer import choices_of, decode, is_error, last_usage, token_bytes, usage_of
 from gateway.dialects.sse import EventSplitter, read_event
 
 # Plain answers are read whole up to here; of larger ones, the end is searched for usage (bytes).
@@ -110,9 +110,8 @@ class StreamWatcher:
         if is_error(chunk):
             self.has_error = True
             return False
-        usage = chunk.get("usage")
-        if usage is not None:
-            self.usage = read_usage(usage) or self.usage
+        if "usage" in chunk or "timings" in chunk:
+            self.usage = usage_of(chunk) or self.usage
         carried = 0
         for choice in choices_of(chunk):
             carried += token_bytes(choice)
@@ -120,7 +119,7 @@ class StreamWatcher:
         if carried:
             self.token_events += 1
             self.text_bytes += carried
-        return isinstance(usage, dict) and chunk.get("choices") == []
+        return isinstance(chunk.get("usage"), dict) and chunk.get("choices") == []
 
     def _see_end(self, choice: dict[str, Any]) -> None:
         index, reason = choice.get("index", 0), choice.get("finish_reason")
@@ -175,7 +174,7 @@ class PlainWatcher:
 
     def _see(self, answer: dict[str, Any]) -> None:
         self.has_error = is_error(answer)
-        self.usage = read_usage(answer.get("usage"))
+        self.usage = usage_of(answer)
         for choice in choices_of(answer):
             self.text_bytes += token_bytes(choice)
             self.hit_cap = self.hit_cap or choice.get("finish_reason") == "length"

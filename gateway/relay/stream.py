@@ -115,6 +115,8 @@ class Answer:
         """The engine's own status and headers. Raises UpstreamFailed: nothing was sent to the client then."""
         head = await self._exchange.head()
         self._timeline.head = self._now()
+        # A stream was asked for, and this is none: no token will be seen in it.
+        self._is_stream = self._is_stream and is_event_stream(head)
         return head
 
     def watcher(self, head: UpstreamHead, *, hide_usage: bool) -> Watcher:
@@ -124,16 +126,18 @@ class Answer:
         )
         return self._watcher
 
-    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers, *, hide_usage: bool) -> Outcome:
+    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
 
         own_headers: added to the engine's. Cancellation (the client has gone) passes through; the caller closes.
         """
-        headers = answer_headers(head.headers, own_headers, is_event_stream=is_event_stream(head), length_changes=hide_usage)
+        is_stream = is_event_stream(head)
+        # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
+        headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
         await self._downstream.write_head(head.status, headers)
         try:
             await self._relay_body(watcher)
-            if is_event_stream(head) and 200 <= head.status < 300 and not (watcher.is_complete or watcher.has_error):
+            if is_stream and 200 <= head.status < 300 and not (watcher.is_complete or watcher.has_error):
                 raise UpstreamFailed(self._grant.backend, UpstreamStage.BODY, "the stream ended without its end mark")
         except UpstreamFailed as failure:
             return await self._break(failure, watcher, head)

@@ -12,6 +12,9 @@ for 1,000 bytes of English, keeps the bound above the truth.
 
 from gateway.core.request import InferenceRequest, Prompt
 
+# No vocabulary has a longer one: the longest are runs of 128 blanks or dashes, some of 512; and text may shrink when it is
+# normalised.
+LONGEST_TOKEN_BYTES = 1024
 # Beginning-of-text tokens around a prompt of /v1/completions: one in most models, two in some (a dummy space beside it).
 TEXT_TOKENS = 2
 # Around all messages of a chat: the opening of the answer, and what the template says by itself (Qwen 2.5: 20, Llama 3.1: 25,
@@ -39,6 +42,13 @@ def prompt_bound(prompt: Prompt) -> int | None:
         return prompt.text_bytes + TEXT_TOKENS
     tokens = prompt.text_bytes + CHAT_TOKENS + prompt.messages * MESSAGE_TOKENS
     return tokens + (TOOLS_TOKENS + prompt.tools * TOOL_TOKENS if prompt.tools else 0)
+
+
+def prompt_least(prompt: Prompt) -> int:
+    """Tokens that the prompt has at least: what tells, without counting, that megabytes pass every context."""
+    if prompt.token_ids is not None:
+        return prompt.token_ids
+    return 0 if prompt.has_own_template else prompt.least_text_bytes // LONGEST_TOKEN_BYTES
 
 
 def is_exact(request: InferenceRequest) -> bool:

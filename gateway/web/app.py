@@ -20,6 +20,7 @@ from gateway.web.pass_through import OPEN_PATHS, pass_through
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
 from gateway.web.small_bodies import SmallBodies
+from gateway.web.turnstile import Turnstile
 
 Scope = dict[str, Any]
 
@@ -34,6 +35,7 @@ class Front:
         self._rooms = rooms
         self._app = SmallBodies(data_app(rooms, lifecycle), timeout_s=rooms.choices.upload_timeout_s, jitter=rooms.jitter)
         self._open_paths = OPEN_PATHS | rooms.choices.pass_through
+        self._turnstile = Turnstile()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -43,6 +45,7 @@ class Front:
                 return
             dialect = DIALECTS.get(path) if method == "POST" else None
             if dialect is not None:
+                await self._turnstile.enter()
                 await serve_request(self._rooms, dialect, scope, receive, send)
                 return
             if path in self._open_paths:

@@ -1,4 +1,4 @@
-"""Large bodies are read and edited beside the event loop, a few at a time, so that nobody else waits for them.
+"""Large bodies are read and edited beside the event loop, one at a time, so that nobody else waits for them.
 
 A body of megabytes takes tenths of seconds; for so long no stream would go on and no probe would be answered. Small ones
 are read at once: the way to a thread and back costs more than they do.
@@ -10,18 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 LIMIT_BYTES: Final = 256 * 1024
-# One works while another waits for its turn at the interpreter; more would only take turns from the event loop.
-AT_ONCE: Final = 2
+# All take turns at one interpreter: a second would finish neither sooner, and take turns from the event loop.
+AT_ONCE: Final = 1
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class BigBodies:
-    """The threads of one gateway. They start with the first large body."""
+    """The thread of one gateway. It starts with the first large body."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="big body")
+        self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="big bodies")
 
     async def read(self, work: Callable[Concatenate[bytes, P], T], body: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
         """`work(body, ...)`, which must be plain and pure; raises what it raises.

@@ -31,6 +31,7 @@ from uvicorn.server import ServerState
 
 from gateway.core.errors import InvalidRequest
 from gateway.dialects.openai_error import error_body
+from gateway.relay.headers import date_header
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 
@@ -366,7 +367,7 @@ class HttpProtocol(HttpToolsProtocol):
         head = [
             b"HTTP/1.1 %d %s\r\n" % (answer.facts.status, http.HTTPStatus(answer.facts.status).phrase.encode()),
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body),
-            *(b"%s: %s\r\n" % header for header in answer.headers),
+            *(b"%s: %s\r\n" % header for header in (date_header(), *answer.headers)),
             b"\r\n",
         ]
         self.transport.write(b"".join(head) + body)
@@ -434,6 +435,8 @@ class Cycle(RequestResponseCycle):
             if self.more_body:
                 self.keep_alive = False  # what is still to come of the body cannot be told from a next request
             headers = message.get("headers", ())
+            if not any(name.lower() == b"date" for name, _ in headers):
+                message["headers"] = [*headers, date_header()]  # uvicorn's own would stand beside an engine's
             if self.scope["http_version"] == "1.0" and not any(name.lower() == b"content-length" for name, _ in headers):
                 self._ends_with_connection = True
                 self.chunked_encoding = False

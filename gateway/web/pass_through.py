@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import GatewayError, Rejected, UpstreamFailed, UpstreamStage
+from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import answer_headers
@@ -23,7 +24,10 @@ OPEN_PATHS: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_t
 
 
 async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-    """Relay one uncounted call to the first healthy backend that serves its model."""
+    """Relay one uncounted call to the first healthy backend that serves its model.
+
+    Its path is one of those that are open, once decoded; it goes on as it was written, for another spelling is still that path.
+    """
     client = AsgiDownstream(receive, send)
     task = asyncio.current_task()
     assert task is not None, "an ASGI server calls its application in a task"
@@ -51,7 +55,7 @@ async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream) ->
     client.watch()
     name, upstream = _choose(rooms, await rooms.big_bodies.read(_model_of, body))
     exchange = await upstream.send(
-        scope["method"].encode(), scope["path"], scope.get("query_string", b""), scope["headers"], body
+        scope["method"].encode(), scope["raw_path"], scope.get("query_string", b""), scope["headers"], body
     )
     head_sent = False
     reader = _Reader(client, choices.clocks.send_s)
@@ -91,12 +95,13 @@ class _Reader:
             self._client.give_up()
 
 
-def _choose(rooms: Rooms, model: str | None) -> tuple[Any, Upstream]:
+def _choose(rooms: Rooms, model: str | None) -> tuple[BackendName, Upstream]:
     pool = rooms.roster.pool_for(model)
     views = pool.backends if pool is not None else rooms.roster.views()
     view = next((view for view in views if view.healthy), None)
     if view is None:
-        raise Rejected("no healthy backend", reason=RejectReason.NO_BACKEND, retry_after_s=None)
+        message = f"none of the {len(views)} backends for this call answers at the moment"
+        raise Rejected(message, reason=RejectReason.NO_BACKEND, retry_after_s=None)
     return view.name, rooms.upstreams[view.name]
 
 

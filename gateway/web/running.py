@@ -1,29 +1,36 @@
-"""The answers that are being relayed now: what a drain waits for, and in the end cuts."""
+"""What is on its way now, requests and the answers that take their place: what a drain waits for, and in the end cuts."""
+
+from typing import Protocol
 
 from gateway.core.errors import UpstreamStage
-from gateway.relay.stream import Answer
+
+
+class Cuttable(Protocol):
+    def cut(self, stage: UpstreamStage) -> None:
+        """End now. Must not wait."""
+        ...
 
 
 class Running:
-    """A set of answers. After `cut_all`, an answer that is still added is cut as well."""
+    """A request is in here until its answer takes its place. After `cut_all`, whatever is still added is cut as well."""
 
     def __init__(self) -> None:
-        self._answers: set[Answer] = set()
+        self._work: set[Cuttable] = set()
         self._is_cut = False
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return len(self._work)
 
-    def add(self, answer: Answer) -> None:
-        self._answers.add(answer)
+    def add(self, work: Cuttable) -> None:
+        self._work.add(work)
         if self._is_cut:
-            answer.cut(UpstreamStage.DRAIN)
+            work.cut(UpstreamStage.DRAIN)
 
-    def discard(self, answer: Answer) -> None:
-        self._answers.discard(answer)
+    def discard(self, work: Cuttable) -> None:
+        self._work.discard(work)
 
     def cut_all(self) -> None:
-        """End every answer now: streams with an error event, the others visibly broken."""
+        """End everything now: streams with an error event, other answers visibly broken, requests without one refused."""
         self._is_cut = True
-        for answer in list(self._answers):
-            answer.cut(UpstreamStage.DRAIN)
+        for work in list(self._work):
+            work.cut(UpstreamStage.DRAIN)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.offer import CountKind
-from gateway.core.outcomes import Outcome
+from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Ticket
 from gateway.dialects.dialect import Dialect
@@ -41,7 +41,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     outcome = Outcome.GATEWAY_ERROR
     try:
         try:
-            outcome = await line.travel()
+            outcome = await _until_cut(rooms, line)
         except GatewayError as error:
             outcome = await line.answer_error(error)
         except Exception as error:
@@ -59,6 +59,21 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
 
+async def _until_cut(rooms: Rooms, line: "Line") -> Outcome:
+    """`line.travel()`, unless a drain comes to its end while the request is still read, counted, or sent: then it is refused
+    like one that comes now. Raises Rejected, and what `travel` raises."""
+    rooms.running.add(line)
+    try:
+        return await line.travel()
+    except asyncio.CancelledError:
+        if not line.is_cut:
+            raise
+        line.task.uncancel()
+        raise Rejected("this gateway is shutting down", reason=RejectReason.DRAINING, retry_after_s=None) from None
+    finally:
+        rooms.running.discard(line)
+
+
 class Line:
     """One request on its way, its steps in the order in which they happen."""
 
@@ -74,6 +89,7 @@ class Line:
         self._patience_s = patience_of(self._headers)
         self._head_sent = False
         self._runs_on = False
+        self.is_cut = False
         task = asyncio.current_task()
         assert task is not None, "an ASGI server calls its application in a task"
         self.task = task
@@ -145,7 +161,7 @@ class Line:
         upstream = rooms.upstreams[grant.backend]
         journal.timeline.sent = rooms.clock.now()
         try:
-            exchange = await upstream.send(b"POST", dialect.path, self._query, self._headers, body)
+            exchange = await upstream.send(b"POST", dialect.path.encode(), self._query, self._headers, body)
         except UpstreamFailed as failure:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)
@@ -164,6 +180,7 @@ class Line:
             now=rooms.clock.now,
             on_gaps=journal.token_gaps,
         )
+        rooms.running.discard(self)
         rooms.running.add(answer)
         rooms.watchdog.watch(answer)
         outcome: Outcome | None = None
@@ -174,7 +191,7 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, self._own_headers(), hide_usage=hide_usage)
+            outcome = await answer.relay(head, watcher, self._own_headers())
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -183,6 +200,12 @@ class Line:
         if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
             return Outcome.CAPPED
         return outcome
+
+    def cut(self, stage: UpstreamStage) -> None:
+        """A drain has come to its end, and there is no answer yet."""
+        if self._journal.gone_in is None:
+            self.is_cut = True
+            self.task.cancel()
 
     def _client_left(self) -> None:
         self._journal.gone_in = self._journal.phase

@@ -10,19 +10,19 @@ from gateway.relay.upstream_pool import UpstreamPool
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """host: what goes into `Host`. base_path: what stands before every path, "" or "/prefix". bearer: the backend's key."""
+    """host: what goes into `Host`. base_path: what stands before every path, b"" or b"/prefix". bearer: the backend's key."""
 
     pool: UpstreamPool
     host: bytes
-    base_path: str
+    base_path: bytes
     bearer: str | None
 
-    async def send(self, method: bytes, path: str, query: bytes, headers: Sequence[Header], body: bytes) -> UpstreamExchange:
-        """Send a caller's request on.
+    async def send(self, method: bytes, path: bytes, query: bytes, headers: Sequence[Header], body: bytes) -> UpstreamExchange:
+        """Send a caller's request on. path: as it stands in a request line, percent-encoded; it begins with a slash.
 
         The backend's key is used only where the caller brought no credential of its own. Raises UpstreamFailed.
         """
         has_own = header_value(headers, b"authorization") is not None or header_value(headers, b"x-api-key") is not None
         authorization = None if has_own or self.bearer is None else b"Bearer " + self.bearer.encode()
-        target = (self.base_path + path).encode("ascii") + (b"?" + query if query else b"")
+        target = self.base_path + path + (b"?" + query if query else b"")
         return await self.pool.send(method, target, onward_headers(headers, host=self.host, authorization=authorization), body)

@@ -17,7 +17,7 @@ from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit,
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
-from gateway.tokens.bound import is_exact, prompt_bound
+from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
 from gateway.web.choices import Choices
 from gateway.web.rooms import Rooms
 
@@ -63,6 +63,8 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
     count = bound_of(request)
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
+        if rooms.choices.mode is Mode.ENFORCE:
+            _refuse_overlong(known, request)
         tokens = await _count_exactly(rooms.counter, count_first, request)
         exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
         count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
@@ -75,6 +77,20 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
         return Weighed(pool, count, blind, cap_tokens, nearest.reason if nearest else RejectReason.NO_BACKEND)
     assert nearest is not None, "a known backend answers with an offer or with why not"
     raise InvalidRequest(nearest.message, reason=nearest.reason, param=nearest.param, facts=nearest.facts)
+
+
+def _refuse_overlong(views: list[BackendView], request: InferenceRequest) -> None:
+    """Raises InvalidRequest for a prompt that passes every context by its bytes alone: too large to be counted, or to wait."""
+    contexts = [view.capacity.weighing.max_context for view in views if view.capacity is not None]
+    least = max(map(prompt_least, request.prompts), default=0)
+    known = [context for context in contexts if context is not None]
+    if len(known) == len(contexts) and known and least >= max(known):
+        raise InvalidRequest(
+            f"the prompt is at least {least} tokens by its size, but the context is {max(known)}",
+            reason=RejectReason.CONTEXT_LENGTH,
+            param="messages" if request.is_chat else "prompt",
+            facts={"context_tokens": max(known)},
+        )
 
 
 async def find_pool(rooms: Rooms, model: str | None) -> Pool:

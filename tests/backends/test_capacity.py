@@ -163,6 +163,16 @@ def test_slots_that_may_share_one_cache_get_a_fair_share_and_split_ones_do_not()
     assert split.budget.blocks == 4096
 
 
+@pytest.mark.parametrize("block_tokens", [1, 16])
+def test_as_many_fair_shares_as_there_are_seats_fit_beside_the_reserve(block_tokens: int) -> None:
+    """A fourth of the whole budget each, and the fourth of them waited for the reserve."""
+    capacity = planned(LLAMA, GivenCapacity(block_tokens=block_tokens, reserve=Reserve.parse("5%")))
+    share_tokens, budget = capacity.rules.fair_share_tokens, capacity.budget
+    assert share_tokens is not None
+    assert 4 * capacity.weighing.sequence_blocks(share_tokens) <= budget.blocks - budget.reserve_blocks
+    assert share_tokens > 1024 * 0.95 / 4 - 2 * block_tokens
+
+
 def test_blocks_of_another_size_do_not_multiply_a_cache_that_is_counted_in_tokens() -> None:
     capacity = planned(LLAMA, GivenCapacity(block_tokens=16, reserve=NO_RESERVE))
     assert (capacity.budget.blocks, capacity.weighing.block_tokens) == (64, 16)

@@ -96,6 +96,35 @@ def test_r10_usage_that_makes_no_sense_is_missing_and_passes_unchanged(usage: st
     assert plain(answer.encode()).usage_missing
 
 
+TIMINGS = '{"cache_n":31,"prompt_n":1,"prompt_ms":69.4,"predicted_n":4,"predicted_ms":120.0}'
+
+
+def test_llama_cpp_tells_the_usage_in_its_timings_where_none_was_asked_for() -> None:
+    finish = f'{{"choices":[{{"finish_reason":"stop","index":0,"delta":{{}}}}],"timings":{TIMINGS}}}'
+    assert watched(stream_of(finish, "[DONE]")).usage == Usage(32, 4, 31)
+    assert plain(f'{{"choices":[],"timings":{TIMINGS}}}'.encode()).usage == Usage(32, 4, 31)
+
+
+def test_usage_counts_before_timings() -> None:
+    both = f'{{"choices":[],"usage":{{"prompt_tokens":7,"completion_tokens":8}},"timings":{TIMINGS}}}'
+    assert watched(stream_of(both)).usage == Usage(7, 8)
+    assert plain(both.encode()).usage == Usage(7, 8)
+
+
+def test_an_event_that_carries_timings_is_never_hidden() -> None:
+    event = f'data: {{"choices":[],"timings":{TIMINGS}}}\n\n'.encode()
+    watcher = watch(is_event_stream=True, hide_usage=True, content_encoding=None)
+    assert relay(watcher, [event]) == event
+
+
+@pytest.mark.parametrize(
+    "timings", ["null", "7", "[]", "{}", '{"prompt_n":1,"predicted_n":4}', '{"prompt_n":1,"cache_n":-1,"predicted_n":4}']
+)
+def test_timings_that_do_not_tell_the_whole_prompt_are_no_usage(timings: str) -> None:
+    assert watched(stream_of(f'{{"choices":[],"timings":{timings}}}')).usage_missing
+    assert plain(f'{{"choices":[],"timings":{timings}}}'.encode()).usage_missing
+
+
 def test_r10_odd_details_do_not_spoil_the_counts() -> None:
     for details in ("null", "7", '{"cached_tokens":null}', '{"cached_tokens":"x"}', '{"cached_tokens":-1}'):
         usage = f'{{"usage":{{"prompt_tokens":1,"completion_tokens":2,"prompt_tokens_details":{details}}}}}'

@@ -95,6 +95,7 @@ async def open_rooms(
         yield rooms
     finally:
         await rooms.recount.stop()
+        rooms.big_bodies.close()
         await roster.stop()
         for upstream in rooms.upstreams.values():
             upstream.pool.close()
@@ -105,7 +106,7 @@ def _upstream(name: str, engine: ScriptedEngine) -> Upstream:
     assert parts.hostname is not None
     assert parts.port is not None
     pool = UpstreamPool(parts.hostname, parts.port, backend=BackendName(name))
-    return Upstream(pool, host=parts.netloc.encode(), base_path="", bearer=None)
+    return Upstream(pool, host=parts.netloc.encode(), base_path=b"", bearer=None)
 
 
 def clock_of(rooms: Rooms) -> ManualClock:

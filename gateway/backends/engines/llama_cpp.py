@@ -48,7 +48,9 @@ class LlamaCpp:
             cells=True,
             seats=slots,
             slots_share=True,
-            rules=EngineRules(has_best_of=False, takes_include_usage=True, runs_on_when_left=True),
+            # Asked for the usage of a stream, it moves its timings into that event; hidden, its callers would miss them. The
+            # timings tell the usage as well.
+            rules=EngineRules(has_best_of=False, runs_on_when_left=True),
             identity=(slots, slot_cells),
             budget_assumptions=(assumption,) if assumption else (),
         )

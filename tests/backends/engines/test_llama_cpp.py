@@ -24,6 +24,7 @@ async def test_unknown_sharing_is_taken_as_shared_and_the_override_is_printed(en
     assert (capacity.budget.blocks, capacity.budget.seats) == (512, 4)
     assert (capacity.weighing.block_tokens, capacity.weighing.max_context) == (1, 512)
     assert (capacity.rules.fair_share_tokens, capacity.rules.runs_on_when_left) == (128, True)
+    assert not capacity.rules.takes_include_usage, "it would move its timings into the event that nobody asked for"
     assert "KVGATE_KV_BLOCKS=2048" in capacity.assumptions[0]
 
 

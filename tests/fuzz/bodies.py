@@ -1,0 +1,182 @@
+"""Request bodies: good samples to mutate, a grammar that makes more of them, and what any of them must do to a dialect."""
+
+import json
+import random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gateway.backends.engines.table import ENGINES
+from gateway.core.engine_rules import EngineRules
+from gateway.core.errors import InvalidRequest
+from gateway.core.geometry import Weighing
+from gateway.core.ledger import Budget
+from gateway.core.offer import CountKind, DefaultOutput, Offer, Overlong, PromptCount, Unfit, make_offer
+from gateway.core.request import CapState, InferenceRequest
+from gateway.dialects.dialect import Dialect, ErrorFacts
+from gateway.web.weigh import bound_of
+
+SAMPLES: dict[str, list[bytes]] = {
+    "/v1/chat/completions": rb"""
+{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":16}
+{"messages":[{"role":"user","content":[{"type":"text","text":"caf\u00e9"},{"type":"image_url","image_url":{"url":"d"}}]}]}
+{"messages":[{"role":"system","content":"x"}],"max_completion_tokens":5,"max_tokens":null,"n":2,"stream":true}
+{"messages":[{"role":"tool","tool_call_id":"1","content":"ok"}],"tools":[{"function":{"name":"f"}}],"stream":true}
+{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"a\":1}"}}]}],"stream_options":{"x":1}}
+ { "messages" : [ { "role":"user", "content":null } ] , "temperature":0.7,"seed":7,"n_predict":-1,"logit_bias":{"1":2}}
+{"messages":[{"role":"user"}],"stream_options":{"continuous_usage_stats":true},"stream":true,"session_id":"s"}
+{"messages":[{"content":"\ud83d\ude00"}],"response_format":{"type":"text"},"max_tokens":1,"max_tokens":2,"best_of":3}
+{"messages":[{}],"chat_template_kwargs":{"x":false},"use_beam_search":true,"stream_options":{"include_usage":false}}
+""".strip().split(b"\n"),
+    "/v1/completions": rb"""
+{"model":"m","prompt":"once","max_tokens":16}
+{"prompt":["a","b"],"n":2,"best_of":3,"max_tokens":null,"stream":true,"stream_options":null}
+{"prompt":[1,2,3],"max_tokens":0,"echo":true,"suffix":"x","logprobs":1,"prompt_cache_key":"k"}
+{"prompt":[[1],[2,3]],"max_completion_tokens":9,"n_predict":4,"stream":false,"n_cmpl":2}
+{"prompt":null,"prompt_embeds":["AAAA"],"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}
+""".strip().split(b"\n"),
+}
+
+_TEXT = st.text(alphabet=st.sampled_from('ab"\\{}[],: \n\té中😀\u0301'), max_size=8)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+_CAPS: st.SearchStrategy[Any] = st.sampled_from([None, -1, 0, 1, 16, 2**31 - 1, 2**31, 1.0, "7", True, [], 10**30])
+_MEMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "model": st.sampled_from(["m", "", None, 3]),
+    "stream": st.sampled_from([True, False, None, "true", 1]),
+    "stream_options": st.sampled_from([None, {}, {"include_usage": True}, {"include_usage": False}, {"x": 1}, [], True]),
+    "max_tokens": _CAPS,
+    "max_completion_tokens": _CAPS,
+    "n_predict": _CAPS,
+    "n": st.sampled_from([None, 0, 1, 3, 16_384, 16_385, "2"]),
+    "n_cmpl": st.sampled_from([None, 1, 2]),
+    "best_of": st.sampled_from([None, 1, 4]),
+    "echo": st.sampled_from([None, True, False]),
+    "temperature": _JSON,
+    "tools": _JSON,
+    "response_format": _JSON,
+    "session_id": _JSON,
+    "suffix": st.none() | _TEXT,
+    "chat_template": st.none() | _TEXT,
+    "extra": _JSON,
+}
+_CONTENT = _TEXT | st.none() | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _JSON, max_size=3)
+_MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "tool", "x"]), "content": _CONTENT}, optional={"name": _JSON}),
+    max_size=3,
+)
+_PROMPTS = st.none() | _TEXT | st.lists(st.integers(-1, 9) | _TEXT | st.lists(st.integers(0, 9), max_size=3), max_size=4)
+
+
+@st.composite
+def grammar(draw: st.DrawFn, path: str) -> bytes:
+    """A body of that route: members of the right names with right and wrong values, in any order, some of them twice."""
+    pairs: list[tuple[str, Any]] = [("messages", draw(_MESSAGES)) if "chat" in path else ("prompt", draw(_PROMPTS))]
+    pairs += [(key, draw(_MEMBERS[key])) for key in draw(st.lists(st.sampled_from(sorted(_MEMBERS)), max_size=7))]
+    pairs = draw(st.permutations(pairs))
+    as_ascii, gap = draw(st.booleans()), draw(st.sampled_from(["", " ", "\n\t"]))
+    members = [f"{gap}{json.dumps(key)}{gap}:{gap}{json.dumps(value, ensure_ascii=as_ascii)}{gap}" for key, value in pairs]
+    return ("{" + ",".join(members) + "}").encode("utf-8", "surrogatepass")
+
+
+# Whoever reads numbers as texts is stopped by none of them.
+_READER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+_BUDGET = Budget(1_000, 50, 64)
+_RULES = (EngineRules(), EngineRules(16, True, True, True, 1), EngineRules(has_best_of=False, fair_share_tokens=512))
+
+
+def check_body(dialect: Dialect, body: bytes) -> None:
+    """Reads, weighs and edits one body. Raises if it breaks what a dialect promises."""
+    try:
+        request = dialect.read_request(body)
+    except InvalidRequest as error:
+        check_refusal(dialect, error, body)
+        return
+    asked = _READER.decode(body.decode())
+    assert isinstance(asked, dict)
+    check_request(request, asked)
+    check_offers(request)
+    check_edits(dialect, request, body, asked)
+
+
+def check_refusal(dialect: Dialect, error: InvalidRequest, body: bytes) -> None:
+    told = json.loads(dialect.error_body(ErrorFacts(400, error.reason.value, error.message, error.param, error.facts)))
+    assert set(told["error"]) >= {"message", "type", "param", "code"}
+    assert len(error.message) < 500
+    assert "\n" not in error.message
+
+
+def check_request(request: InferenceRequest, asked: dict[str, Any]) -> None:
+    """What was read is what another reader finds in the same bytes."""
+    assert request.model == asked.get("model")
+    assert request.stream is (asked.get("stream") is True)
+    assert request.prompts
+    assert request.n >= 1
+    assert request.best_of >= 1
+    assert request.n >= int(asked.get("n") or 1)
+    assert (request.cap is CapState.SET) == (request.cap_tokens is not None)
+    if request.cap_tokens is not None:
+        names = ("max_completion_tokens", "max_tokens") if request.is_chat else ("max_tokens",)
+        obeyed = next(asked[name] for name in names if asked.get(name) is not None)
+        assert request.cap_tokens >= int(obeyed)
+        assert 1 <= request.cap_tokens < 2**31
+    options = asked.get("stream_options")
+    assert request.wants_usage is (isinstance(options, dict) and options.get("include_usage") is True)
+    assert len(request.affinity) <= 1_024 * 4
+
+
+def check_offers(request: InferenceRequest) -> None:
+    """It can be weighed, whatever the engine: never less than a block, and never more than there is."""
+    bound = bound_of(request)
+    for rules in _RULES:
+        for context in (None, 128, 4_096):
+            for count in (bound, PromptCount(tuple(7 for _ in bound.tokens), CountKind.EXACT)):
+                offer = make_offer(
+                    request,
+                    count,
+                    rules=rules,
+                    weighing=Weighing(16, context, None, rules.spare_blocks),
+                    budget=_BUDGET,
+                    default_output=DefaultOutput(),
+                    overlong=Overlong.PASS,
+                )
+                if isinstance(offer, Offer):
+                    assert 1 <= offer.blocks <= _BUDGET.blocks
+                    assert offer.seats >= 1
+                    assert offer.cap_to_write is None or offer.cap_to_write >= 1
+                elif isinstance(offer, Unfit):
+                    assert offer.message
+                    assert all(type(number) is int for number in offer.facts.values())
+    for engine in ENGINES.values():
+        for call in engine.count_calls(request) or ():
+            json.loads(call.body, parse_int=str)
+
+
+def check_edits(dialect: Dialect, request: InferenceRequest, body: bytes, asked: dict[str, Any]) -> None:
+    """Edits change what they are for and nothing else."""
+    capped = dialect.write_cap(body, 7)
+    changed = _READER.decode(capped.decode())
+    caps = {"max_tokens", "max_completion_tokens", "n_predict"}
+    assert {key: value for key, value in changed.items() if key not in caps} == {
+        key: value for key, value in asked.items() if key not in caps
+    }
+    again = dialect.read_request(capped)
+    assert again.cap_tokens == 7, (again.cap_tokens, capped)
+    if request.cap is not CapState.SET:
+        assert set(changed) - set(asked) <= {"max_tokens"}
+    if request.stream and not request.wants_usage:
+        asking = dialect.ask_usage(body)
+        if asking is not body:
+            assert dialect.read_request(asking).wants_usage
+            edited = _READER.decode(asking.decode())
+            assert {**edited, "stream_options": 0} == {**asked, "stream_options": 0}
+
+
+def check_mutated(dialect: Dialect) -> Any:
+    def check(body: bytes, _: random.Random) -> None:
+        check_body(dialect, body)
+
+    return check

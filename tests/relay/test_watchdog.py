@@ -1,0 +1,88 @@
+"""One ticker for all answers: it runs while somebody is watched, and sleeps without a timer otherwise."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.relay.watchdog import Watchdog
+from support.fake_upstream import eventually
+from support.manual_clock import ManualClock
+
+
+class Looked:
+    """Watched: keeps when it was looked at."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def check(self, now: float) -> None:
+        self.at.append(now)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(0.0)
+
+
+@pytest.fixture
+async def watchdog(clock: ManualClock) -> AsyncIterator[Watchdog]:
+    watchdog = Watchdog(clock)
+    running = asyncio.create_task(watchdog.run())
+    await asyncio.sleep(0)
+    yield watchdog
+    assert not running.done(), running
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def tick(clock: ManualClock) -> None:
+    await eventually(lambda: clock.sleepers == 1)
+    clock.advance(Watchdog.PERIOD_S)
+
+
+async def test_all_are_looked_at_four_times_a_second(clock: ManualClock, watchdog: Watchdog) -> None:
+    one, other = Looked(), Looked()
+    watchdog.watch(one)
+    await tick(clock)
+    await eventually(lambda: one.at == [0.25])
+    watchdog.watch(other)
+    await tick(clock)
+    await eventually(lambda: (one.at, other.at) == ([0.25, 0.5], [0.5]))
+
+
+async def test_while_nobody_is_watched_no_timer_runs(clock: ManualClock, watchdog: Watchdog) -> None:
+    assert clock.sleepers == 0
+    one = Looked()
+    watchdog.watch(one)
+    await eventually(lambda: clock.sleepers == 1)
+    watchdog.unwatch(one)
+    await tick(clock)
+    await asyncio.sleep(0)
+    assert clock.sleepers == 0
+    assert one.at == []
+    watchdog.watch(one)
+    await tick(clock)
+    await eventually(lambda: len(one.at) == 1)
+
+
+async def test_who_ends_within_a_look_is_not_looked_at_again(clock: ManualClock) -> None:
+    """Ending one answer makes others end or begin: the set changes while it is gone through."""
+    watchdog = Watchdog(clock)
+
+    class Ending(Looked):
+        def check(self, now: float) -> None:
+            super().check(now)
+            watchdog.unwatch(self)
+            watchdog.watch(Looked())
+
+    endings = [Ending() for _ in range(5)]
+    for ending in endings:
+        watchdog.watch(ending)
+    watchdog.check()
+    watchdog.check()
+    assert [len(ending.at) for ending in endings] == [1] * 5
+
+
+def test_who_was_never_watched_can_be_left_alone(clock: ManualClock) -> None:
+    Watchdog(clock).unwatch(Looked())

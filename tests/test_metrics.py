@@ -1,0 +1,136 @@
+"""Names and labels are a contract; a scrape is always well-formed and never grows by what callers send."""
+
+from collections.abc import Callable
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.core.outcomes import Outcome, RejectReason
+from gateway.metrics import GaugeName, GaugeRow, Metrics
+
+GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
+BACKEND, MODEL = ("backend",), ("model",)
+
+# As a scrape names them. Dashboards and alerts are written against these.
+CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
+    "kvgate_budget_blocks": (GAUGE, BACKEND),
+    "kvgate_reserve_blocks": (GAUGE, BACKEND),
+    "kvgate_held_blocks": (GAUGE, BACKEND),
+    "kvgate_worst_case_blocks": (GAUGE, BACKEND),
+    "kvgate_foreign_blocks": (GAUGE, BACKEND),
+    "kvgate_engine_used_blocks": (GAUGE, BACKEND),
+    "kvgate_ledger_gap_blocks": (GAUGE, BACKEND),
+    "kvgate_in_flight": (GAUGE, BACKEND),
+    "kvgate_engine_preemptions": (COUNTER, BACKEND),
+    "kvgate_backend_up": (GAUGE, BACKEND),
+    "kvgate_commitment": (GAUGE, ("backend", "mode")),
+    "kvgate_queue_requests": (GAUGE, ("pool", "lane")),
+    "kvgate_queue_blocks": (GAUGE, ("pool", "lane")),
+    "kvgate_backlog_seconds": (GAUGE, ("pool",)),
+    "kvgate_requests": (COUNTER, ("model", "outcome")),
+    "kvgate_rejections": (COUNTER, ("pool", "lane", "reason")),
+    "kvgate_tenant_requests": (COUNTER, ("tenant", "outcome")),
+    "kvgate_queue_wait_seconds": (HISTOGRAM, ("lane", "outcome")),
+    "kvgate_time_to_first_token_seconds": (HISTOGRAM, MODEL),
+    "kvgate_upstream_first_token_seconds": (HISTOGRAM, MODEL),
+    "kvgate_inter_token_seconds": (HISTOGRAM, MODEL),
+    "kvgate_request_seconds": (HISTOGRAM, MODEL),
+    "kvgate_prompt_tokens": (COUNTER, MODEL),
+    "kvgate_output_tokens": (COUNTER, MODEL),
+    "kvgate_demand_blocks": (HISTOGRAM, MODEL),
+    "kvgate_prompt_estimate_ratio": (HISTOGRAM, MODEL),
+    "kvgate_event_loop_lag_seconds": (GAUGE, ()),
+    "kvgate_build_info": (GAUGE, ("version",)),
+}
+
+
+def rows() -> list[GaugeRow]:
+    """One sample of every gauge that is read at scrape time."""
+    two = {
+        GaugeName.COMMITMENT: ("a", "strict"),
+        GaugeName.QUEUE_REQUESTS: ("a", "standard"),
+        GaugeName.QUEUE_BLOCKS: ("a", "standard"),
+        GaugeName.UPSTREAM_CONNECTIONS: ("a", "idle"),
+    }
+    none = {"kvgate_log_lines_dropped_total"}
+    return [GaugeRow(name, () if name.value in none else two.get(name, ("a",)), 1.0) for name in GaugeName]
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    """With one observation of everything."""
+    metrics = Metrics("1.2.3")
+    metrics.read_gauges_from(rows)
+    metrics.request_ended("m", Outcome.COMPLETED, "anonymous")
+    metrics.rejected("a", "standard", RejectReason.QUEUE_FULL)
+    metrics.waited("standard", "granted", 0.1)
+    metrics.granted("m", 3)
+    metrics.would_have("a", "waited")
+    metrics.first_token("m", since_arrival_s=0.2, since_sent_s=0.1)
+    metrics.token_gaps("m", [0.01, 0.02])
+    metrics.duration("m", 1.0)
+    metrics.used("m", 10, 20)
+    metrics.estimate_ratio("m", 1.1)
+    metrics.usage_missing("m")
+    metrics.loop_lag(0.001)
+    return metrics
+
+
+def families(metrics: Metrics) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
+    """Every family of a scrape: its kind, and the sets of label names of its samples."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        labels = {tuple(sorted(name for name in sample.labels if name != "le")) for sample in family.samples}
+        found[family.name] = (family.type, labels)
+    return found
+
+
+def test_every_name_of_the_contract_is_there_with_its_kind_and_exactly_its_labels(metrics: Metrics) -> None:
+    found = families(metrics)
+    for name, (kind, labels) in CONTRACT.items():
+        assert name in found, name
+        assert found[name] == (kind, {tuple(sorted(labels))}), name
+
+
+def test_every_name_is_of_this_gateway_and_explained(metrics: Metrics) -> None:
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        assert family.name.startswith("kvgate_")
+        assert family.documentation or family.name.endswith("_created"), family.name
+
+
+def test_a_scrape_before_anything_happened_is_well_formed() -> None:
+    found = families(Metrics("1"))
+    assert set(CONTRACT) <= set(found)
+
+
+def test_the_first_token_s_buckets_reach_from_five_milliseconds_to_ten_minutes(metrics: Metrics) -> None:
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        if family.name == "kvgate_time_to_first_token_seconds":
+            bounds = [float(sample.labels["le"]) for sample in family.samples if "le" in sample.labels]
+            assert (bounds[0], bounds[-2]) == (0.005, 600.0)
+
+
+def test_two_gateways_in_one_process_share_nothing() -> None:
+    one, other = Metrics("1"), Metrics("1")
+    one.request_ended("m", Outcome.COMPLETED, "anonymous")
+    assert b'outcome="completed"' in one.exposition()
+    assert b'outcome="completed"' not in other.exposition()
+
+
+@pytest.mark.parametrize("name", ['quote"', "back\\slash", "new\nline", "日本", ""])
+def test_a_backends_odd_name_does_not_break_a_scrape(name: str) -> None:
+    metrics = Metrics("1")
+    metrics.read_gauges_from(lambda: [GaugeRow(GaugeName.BACKEND_UP, (name,), 1.0)])
+    (found,) = [
+        each for each in text_string_to_metric_families(metrics.exposition().decode()) if each.name == "kvgate_backend_up"
+    ]
+    assert [sample.labels for sample in found.samples] == [{"backend": name}]
+
+
+def test_gauges_are_read_anew_at_each_scrape() -> None:
+    metrics = Metrics("1")
+    values = iter([1.0, 2.0])
+    read: Callable[[], list[GaugeRow]] = lambda: [GaugeRow(GaugeName.IN_FLIGHT, ("a",), next(values))]  # noqa: E731
+    metrics.read_gauges_from(read)
+    assert b'kvgate_in_flight{backend="a"} 1.0' in metrics.exposition()
+    assert b'kvgate_in_flight{backend="a"} 2.0' in metrics.exposition()
