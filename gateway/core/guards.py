@@ -1,8 +1,9 @@
 """Guards: memory is not the only thing that runs out. Two limits beside the fit test, per backend, both about computing.
 
 * Unanswered prompts: tokens expected to be computed for granted requests that have no first token yet stay below about two
-  engine steps, so that nothing queues inside the engine where nobody sees it. A prompt larger than that goes when no other
-  is unanswered.
+  engine steps, taken to be as many as are computed within the token gap that is aimed at, so that nothing queues inside
+  the engine where nobody sees it and no step full of prompts makes everybody's next token late. A prompt larger than that
+  goes when no other is unanswered.
 * Token gap: additive increase and multiplicative decrease of the sequences that run at once hold the observed gap between
   tokens at nine tenths of a target.
 
@@ -18,9 +19,9 @@ from gateway.core.pace import Pace
 from gateway.core.snapshots import GuardSnapshot
 
 UNKNOWN_LIMIT_TOKENS: Final = 8192  # until the prefill rate is known: two steps of 4,096, one of the largest in use
-_LEAST_LIMIT_TOKENS: Final = 4096  # two steps of vLLM's usual 2,048
+_LEAST_LIMIT_TOKENS: Final = 2048  # one step of vLLM's usual size
 _MOST_LIMIT_TOKENS: Final = 16384  # two steps of its largest default
-_TWO_STEPS_S: Final = 0.5  # what two steps full of prompt take on the machines that engines are tuned for
+_TWO_STEPS_S: Final = 0.1  # while no gap is aimed at
 _ASSUMED_TOKENS_PER_S: Final = 4096.0
 _LATE: Final = 4.0  # times the expected time after which a missing first token is no sign of computing
 _LATE_AFTER_S: Final = 5.0
@@ -72,7 +73,7 @@ class Guards:
         page = self._pages.get(name)
         if page is None or not page.unanswered or not self._is_on:
             return True
-        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= _limit(page.pace):
+        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= self._limit(page.pace):
             return True
         page.has_barred = True
         return False
@@ -80,7 +81,7 @@ class Guards:
     def has_room(self, name: BackendName) -> bool:
         """Whether any prompt at all may be computed there now: a quick no before many tickets are tried."""
         page = self._pages.get(name)
-        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < _limit(page.pace):
+        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < self._limit(page.pace):
             return True
         page.has_barred = True
         return False
@@ -163,7 +164,7 @@ class Guards:
         page = self._page(name)
         return GuardSnapshot(
             unanswered_tokens=round(page.unanswered_tokens),
-            unanswered_limit=_limit(page.pace),
+            unanswered_limit=self._limit(page.pace),
             gap_s=page.pace.gap_s,
             gap_target_s=self._target(page.pace),
             seat_limit=self.seat_limit(name),
@@ -174,16 +175,16 @@ class Guards:
             return self._gap_target_s
         return None if pace.light_gap_s is None else _LIGHT_TIMES * pace.light_gap_s
 
+    def _limit(self, pace: Pace) -> int:
+        """Prompt tokens that may be unanswered."""
+        rate = pace.prefill_tokens_per_s
+        if rate is None:
+            return UNKNOWN_LIMIT_TOKENS
+        return min(max(int(rate * (self._target(pace) or _TWO_STEPS_S)), _LEAST_LIMIT_TOKENS), _MOST_LIMIT_TOKENS)
+
     def _page(self, name: BackendName) -> _Page:
         page = self._pages.get(name)
         if page is None:
             page = self._pages[name] = _Page()
         return page
 
-
-def _limit(pace: Pace) -> int:
-    """Prompt tokens that may be unanswered: about two engine steps."""
-    rate = pace.prefill_tokens_per_s
-    if rate is None:
-        return UNKNOWN_LIMIT_TOKENS
-    return min(max(int(rate * _TWO_STEPS_S), _LEAST_LIMIT_TOKENS), _MOST_LIMIT_TOKENS)

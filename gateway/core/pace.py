@@ -4,11 +4,15 @@ It promises: fixed memory, no clock of its own, and None for what was not seen y
 that passed here: what others do to the engine shows in their gaps like everything else.
 """
 
+import math
 from typing import Final
 
 # A window of gaps closes after so long and so many tokens: long enough to see many steps of the engine, short enough to act.
 WINDOW_S: Final = 1.0
 _WINDOW_TOKENS: Final = 32
+# Windows fade within some five seconds: a few steps full of prompt stretch one window's gap to several times what a whole
+# answer sees, and limits drawn from that left machines half idle.
+_GAP_MEMORY_S: Final = 5.0
 _KEPT: Final = 0.9  # of the past with each new sample: a memory of about ten samples
 _KEPT_SHARE: Final = 0.98  # of about fifty answers
 _LIGHT_FORGETS: Final = 1.001  # per window: the lightly loaded gap is what was least, slowly forgotten
@@ -16,8 +20,8 @@ _LEAST_RATE_TOKENS: Final = 1024  # fewer prompt tokens say more about the lengt
 
 
 class Pace:
-    """One backend. gap_s: seconds between two token-bearing events of a stream, by the last window. light_gap_s: the least
-    of those, for a lightly loaded engine. prefill_tokens_per_s: prompt tokens computed.
+    """One backend. gap_s: seconds between two token-bearing events of a stream, over the last seconds. light_gap_s: that of
+    a lightly loaded engine, the least of any window. prefill_tokens_per_s: prompt tokens computed.
 
     computed_share: prompt tokens that the engine had to compute, per prompt token that we counted; what its prefix cache had
     and what our bound was too high by are not computed. 1 until it is known.
@@ -31,6 +35,8 @@ class Pace:
         self._window_started: float | None = None
         self._seconds = 0.0
         self._tokens = 0
+        self._faded_seconds = 0.0
+        self._faded_tokens = 0.0
         self._counted = 0.0
         self._computed = 0.0
         self._plain_seconds = 0.0
@@ -46,9 +52,13 @@ class Pace:
         self._tokens += tokens
         if now < self._window_started + WINDOW_S or self._tokens < _WINDOW_TOKENS:
             return False
-        self.gap_s = self._seconds / self._tokens
-        light_gap_s = self.light_gap_s * _LIGHT_FORGETS if self.light_gap_s is not None else self.gap_s
-        self.light_gap_s = min(light_gap_s, self.gap_s)
+        kept = math.exp((self._window_started - now) / _GAP_MEMORY_S)
+        self._faded_seconds = self._faded_seconds * kept + self._seconds
+        self._faded_tokens = self._faded_tokens * kept + self._tokens
+        self.gap_s = self._faded_seconds / self._faded_tokens
+        window_gap_s = self._seconds / self._tokens
+        light_gap_s = self.light_gap_s * _LIGHT_FORGETS if self.light_gap_s is not None else window_gap_s
+        self.light_gap_s = min(light_gap_s, window_gap_s)
         self._window_started, self._seconds, self._tokens = now, 0.0, 0
         return True
 

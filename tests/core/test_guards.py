@@ -35,9 +35,9 @@ def test_a_prompt_larger_than_that_goes_when_no_other_is_unanswered() -> None:
     assert not guards.admits(A, 1)
 
 
-def test_the_limit_follows_the_observed_rate_within_bounds() -> None:
-    for rate, limit in ((100.0, 4_096), (20_000.0, 10_000), (1e6, 16_384)):
-        guards = Guards()
+def test_as_many_prompt_tokens_may_be_unanswered_as_are_computed_within_the_gap_aimed_at() -> None:
+    for rate, limit in ((100.0, 2_048), (20_000.0, 4_000), (1e6, 16_384)):
+        guards = Guards(gap_target_s=0.2)
         guards.granted(tid(1), A, 5_000, now=0.0)
         guards.answered(tid(1), now=5_000 / rate)
         snapshot = guards.snapshot(A)
@@ -74,11 +74,11 @@ def test_the_gap_is_held_below_three_times_that_of_the_lightly_loaded_engine() -
     window(guards, 0.01, running=1, now=0.0)
     window(guards, 0.01, running=1, now=2.0)
     assert guards.seat_limit(A) is None
-    for now in (4.0, 6.0, 8.0):
+    for now in (60.0, 62.0, 64.0):
         window(guards, 0.026, running=40, now=now)
     assert guards.seat_limit(A) is None, "below nine tenths of the target nobody is limited"
-    assert not window(guards, 0.028, running=40, now=10.0), "one slow window is chance"
-    assert window(guards, 0.028, running=40, now=12.0)
+    assert not window(guards, 0.028, running=40, now=120.0), "one slow window is chance"
+    assert window(guards, 0.028, running=40, now=122.0)
     assert guards.seat_limit(A) == 36
 
 
@@ -96,9 +96,9 @@ def test_the_limit_grows_while_it_binds_and_the_gap_allows() -> None:
     for now in (0.0, 2.0, 4.0):
         window(guards, 0.05, running=20, now=now)
     assert guards.seat_limit(A) == 18
-    window(guards, 0.01, running=10, now=6.0)
+    window(guards, 0.01, running=10, now=60.0)
     assert guards.seat_limit(A) == 18, "nobody was kept waiting by it"
-    window(guards, 0.01, running=18, now=8.0)
+    window(guards, 0.01, running=18, now=120.0)
     assert guards.seat_limit(A) == 19
 
 

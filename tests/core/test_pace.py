@@ -14,6 +14,18 @@ def test_a_gap_is_known_after_a_second_and_enough_tokens() -> None:
     assert pace.gap_s == pytest.approx(3 / 40)
 
 
+def test_the_gap_is_that_of_the_last_seconds_not_of_one_step_full_of_prompt() -> None:
+    pace = Pace()
+    for number in range(20):
+        pace.saw_gaps(2.0, 100, now=1.0 * number)
+    assert pace.gap_s == pytest.approx(0.02)
+    pace.saw_gaps(10.0, 100, now=20.0)
+    assert pace.gap_s == pytest.approx(0.035, abs=0.002), "five times the gap for one second of about five"
+    for number in range(21, 41):
+        pace.saw_gaps(10.0, 100, now=1.0 * number)
+    assert pace.gap_s == pytest.approx(0.1, rel=0.02)
+
+
 def test_the_light_gap_is_the_least_and_is_slowly_forgotten() -> None:
     pace = Pace()
     for number, gap_s in enumerate((0.03, 0.02, 0.09, 0.09)):

@@ -113,8 +113,8 @@ class SimulatedRun:
             learn=lambda ticket, tokens, ending: self._deliver(self.book.learn(ticket, tokens, ending, now=self.now)),
         )
         blocks = shape.num_blocks - 1
-        budget = Budget(blocks, -(-blocks * reserve_percent // 100), shape.max_running)
-        self.book.set_backend(A, budget=budget, serving=True, now=0.0)
+        self.budget = Budget(blocks, -(-blocks * reserve_percent // 100), shape.max_running)
+        self.book.set_backend(A, budget=self.budget, serving=True, now=0.0)
         self._read_engine()
 
     @property
