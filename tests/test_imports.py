@@ -15,7 +15,7 @@ EDGES: Final = frozenset({"core", "clock", "metrics"})
 ADMISSION: Final = EDGES | {"books"}
 RELAY: Final = ADMISSION | {"admission", "dialects"}
 WEB: Final = RELAY | {"relay", "backends", "tokens"}
-ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "logs"}
+ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "logs", "model_files"}
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "core": frozenset(),
     "dialects": frozenset({"core"}),
@@ -35,6 +35,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "tls": frozenset(),
     "units": frozenset(),
     "metrics": frozenset({"core"}),
+    "model_files": frozenset(),
     "backend_settings": frozenset({"core"}),
     "setting_names": frozenset(),
     "setting_values": frozenset({"units", "backend_settings"}),
