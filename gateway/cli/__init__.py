@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from gateway import __version__
 
-COMMANDS: Final = ("serve", "demo", "plan", "settings")
+COMMANDS: Final = ("serve", "demo", "plan", "check", "settings")
 
 
 def main() -> None:
@@ -45,6 +45,10 @@ def _load(command: str) -> Callable[..., Any]:
             from gateway.cli.plan import plan
 
             return plan
+        case "check":
+            from gateway.cli.check import check
+
+            return check
         case _:
             from gateway.cli.settings import settings
 

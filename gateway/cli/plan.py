@@ -23,7 +23,7 @@ def plan(
     head_dim: Annotated[int | None, typer.Option(help="Without a config: width of a head.", show_default=False)] = None,
     kv_dtype: Annotated[str, typer.Option(help="auto, bf16, fp8, fp8_per_token_head, nvfp4, q8_0, ...")] = "auto",
     tp: Annotated[int, typer.Option(help="Tensor-parallel ranks.")] = 1,
-    pp: Annotated[str, typer.Option(help="Pipeline stages, or the layers of each: 16,32.")] = "1",
+    pp: Annotated[str, typer.Option(help="Pipeline stages, or the layers of each: 16+32.")] = "1",
     engine: Annotated[str, typer.Option(help="vllm, sglang, tgi, llama_cpp or tensorrt_llm.")] = "vllm",
     block_tokens: Annotated[int | None, typer.Option(help="Tokens in a block [the engine's own].", show_default=False)] = None,
     memory: Annotated[str | None, typer.Option(help="Memory of one card: 80GiB.", show_default=False)] = None,

@@ -221,8 +221,9 @@ def report_text(report: Report) -> str:
     plan, settings = report.plan, report.plan.settings
     ranks = f", on one of {settings.tp} ranks" if settings.tp > 1 else ""
     stages = f", the fullest of {len(plan.stages)} stages" if len(plan.stages) > 1 else ""
+    where = f"{settings.engine}{ranks}{stages}"
     lines = [
-        f"{plan.model.model_type}: {len(plan.model.layers)} layers, KV dtype {settings.dtype.name}, {settings.engine}{ranks}{stages}",
+        f"{plan.model.model_type}: {len(plan.model.layers)} layers, KV dtype {settings.dtype.name}, {where}",
         "",
         "what it keeps",
         *(f"  {group.words}" for group in plan.groups),
@@ -278,10 +279,8 @@ def _pool_lines(report: Report) -> list[str]:
 def _memory_lines(report: Report, memory: Memory) -> list[str]:
     estimate = " (estimate)" if memory.is_estimate else ""
     reserve = f" - reserve {_gib(memory.reserve_bytes)}" if memory.reserve_bytes else ""
-    lines = [
-        f"memory of one card: {_gib(memory.total_bytes)} - weights {_gib(memory.weights_bytes)}{estimate}"
-        f" - runtime {_gib(memory.runtime_bytes)}{reserve} = {_gib(memory.available_bytes)}"
-    ]
+    taken = f"weights {_gib(memory.weights_bytes)}{estimate} - runtime {_gib(memory.runtime_bytes)}{reserve}"
+    lines = [f"memory of one card: {_gib(memory.total_bytes)} - {taken} = {_gib(memory.available_bytes)}"]
     for pool, blocks in zip(report.plan.pools_at(report.lengths[-1]), memory.blocks, strict=bool(memory.blocks)):
         lines.append(f"  {blocks:,} {pool.unit}s ({pool.name})")
     for tokens, count in memory.sessions.items():

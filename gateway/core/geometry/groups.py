@@ -83,6 +83,17 @@ class Model:
     is_encoder_decoder: bool = False
     assumptions: tuple[str, ...] = ()
 
+    def with_state_dtype(self, name: str) -> "Model":
+        """The same with recurrent parts in this dtype (a name of ITEM_BYTES), which the engine was told."""
+        layers = tuple(
+            tuple(
+                cache if cache.state is None else replace(cache, state=replace(cache.state, state_dtype=name))
+                for cache in layer
+            )
+            for layer in self.layers
+        )
+        return replace(self, layers=layers)
+
     def with_drafts(self, layers: int) -> "Model":
         """The same with `layers` more of its last attention layer: a draft model in the same pool."""
         last = next((layer for layer in reversed(self.layers) if any(cache.kind is Kind.FULL for cache in layer)), ())

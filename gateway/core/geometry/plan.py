@@ -134,10 +134,10 @@ def make_plan(model: Model, settings: PlanSettings) -> Plan:
 
 
 def parse_stages(text: str, layers: int) -> tuple[int, ...]:
-    """`4` (even stages, as vLLM cuts them) or `16,32` (layers of each). Raises ValueError."""
-    parts = [part.strip() for part in text.split(",")]
+    """`4` (even stages, as vLLM cuts them) or `16+32`, also `16,32` (layers of each). Raises ValueError."""
+    parts = [part.strip() for part in text.replace(",", "+").split("+")]
     if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is neither a number of stages nor the layers of each, like 16,32")
+        raise ValueError(f"{text!r} is neither a number of stages nor the layers of each, like 16+32")
     if len(parts) == 1:
         return () if int(parts[0]) == 1 else even_partition(layers, int(parts[0]))
     counts = tuple(int(part) for part in parts)
