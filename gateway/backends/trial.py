@@ -1,9 +1,9 @@
 """Trial: a few tiny requests to one backend, to see whether it counts and holds what we predict.
 
 It costs KV for a moment, so it is run only when asked for. Block counts are compared where the engine has a gauge and is
-idle: the gauge is set at the end of a step, so a block that only a last token would take never shows, and lengths are
-chosen such that it makes no difference. It promises: nothing is sent that is longer than a few blocks and one context; a
-trial that fails is a result, not an exception.
+idle. The gauge is set at the end of a step, after what ended was freed: a block that is taken for a last step only never
+shows, so each length holds its last block for many steps. It promises: nothing is sent that is longer than a few blocks
+and one context; a trial that fails is a result, not an exception.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from gateway.core.geometry import Weighing
 
 LENGTHS: Final = 10
 _OUTPUT_TOKENS: Final = 48
+_LEAST_BLOCK_TOKENS: Final = 8
 _TRIES: Final = 4
 _POLL_S: Final = 0.004
 _FIRST_ID: Final = 11
@@ -89,29 +90,29 @@ async def _compare_count(probe: Probe, engine: str, model: str | None) -> TrialR
 
 async def _compare_blocks(watch: Watch, weighing: Weighing, model: str | None) -> list[TrialResult]:
     """Blocks of ten lengths around the edges of blocks, as the gauge shows them while each request runs alone."""
-    block, most = weighing.block_tokens, weighing.max_context or 2**31
     results: list[TrialResult] = []
-    for number, written in enumerate(edge_lengths(block, most)):
-        output = min(_OUTPUT_TOKENS, written - 1)
-        total = written + 1  # the last token's KV is never written
-        predicted = weighing.sequence_blocks(total) - weighing.spare_blocks
-        what = f"blocks of {total - output} + {output} tokens"
+    for number, (prompt, output) in enumerate(lengths_around_edges(weighing.block_tokens, weighing.max_context or 2**31)):
+        predicted = weighing.sequence_blocks(prompt + output) - weighing.spare_blocks
+        what = f"blocks of {prompt} + {output} tokens"
         # A state or a window holds at most what is predicted, and may hold less.
         is_bound = bool(weighing.pools) or weighing.whole_context_blocks is not None
-        results.append(await _watch_one(watch, model, number, total - output, output, predicted, what, is_bound=is_bound))
+        results.append(await _watch_one(watch, model, number, prompt, output, predicted, what, is_bound=is_bound))
     return results
 
 
-def edge_lengths(block_tokens: int, context: int) -> list[int]:
-    """Ten numbers of written tokens just before, at, and after the edges of blocks, where the gauge can show the difference.
+def lengths_around_edges(block_tokens: int, context: int) -> list[tuple[int, int]]:
+    """Ten pairs of prompt and output: what is written ends just before an edge of a block, at it, or begins just after it.
 
-    One token beyond an edge is left out: its block would be taken for the last step only.
+    None for blocks so small that every token is an edge: the gauge is a step behind.
     """
-    least = _OUTPUT_TOKENS // 2 + 2
-    found: list[int] = []
-    edge = block_tokens
-    while len(found) < LENGTHS and edge + 2 < context:
-        found += [length for length in (edge - 1, edge, edge + 2) if least <= length < context - 1 and length not in found]
+    found: list[tuple[int, int]] = []
+    edge = block_tokens if block_tokens >= _LEAST_BLOCK_TOKENS else context
+    beyond = max(2, min(_OUTPUT_TOKENS, block_tokens - 2))
+    while len(found) < LENGTHS and edge + 1 + beyond < context:
+        # Prompt + output is one more than what is written: the last token's KV never is.
+        ending = [(written + 1 - _OUTPUT_TOKENS, _OUTPUT_TOKENS) for written in (edge - 1, edge)]
+        found += [(prompt, output) for prompt, output in ending if prompt >= 2]
+        found.append((edge + 1, beyond))
         edge += block_tokens
     return found[:LENGTHS]
 
