@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -25,11 +25,11 @@ import uvloop
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
-from gateway.backend_settings import BackendAddress, read_backend_keys
-from gateway.backends.capacity import GivenCapacity
+from gateway.backend_settings import BackendAddress
+from gateway.backend_specs import backend_keys, backend_spec
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
-from gateway.backends.roster import Roster, clean_url
+from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
 from gateway.backends.watch import BackendSpec
 from gateway.books.memory import memory_book
@@ -123,7 +123,7 @@ class Gateway:
         self._failed = False
         self._lifecycle = Lifecycle(started=clock.now())
         tls = client_context(settings.ca_file)
-        keys = self._backend_keys()
+        keys = backend_keys(settings)
         names = [address.name for address in settings.backends]
 
         self._evidence = evidence = Evidence()
@@ -140,7 +140,7 @@ class Gateway:
         )
         self._controller = controller = Controller(book, clock)
         self._roster = roster = Roster(
-            [self._spec(address, keys.get(address.name)) for address in settings.backends],
+            [self._spec(address, keys) for address in settings.backends],
             prober=Prober(tls=tls),
             clock=clock,
             queue_timeout_s=settings.queue_timeout_s,
@@ -184,26 +184,11 @@ class Gateway:
             yield GaugeRow(GaugeName.CONNECTIONS, (door.port,), door.connections)
         yield GaugeRow(GaugeName.LOG_LINES_DROPPED, (), logs.dropped_lines())
 
-    def _backend_keys(self) -> dict[BackendName, str]:
-        settings = self._settings
-        by_name = read_backend_keys(settings.backend_keys_file) if settings.backend_keys_file is not None else {}
-        keys = {address.name: by_name.get(address.name, settings.backend_key) for address in settings.backends}
-        return {name: key.get_secret_value() for name, key in keys.items() if key is not None}
-
-    def _spec(self, address: BackendAddress, key: str | None) -> BackendSpec:
-        settings, name = self._settings, address.name
-        url, cuts = clean_url(address.url)
+    def _spec(self, address: BackendAddress, keys: Mapping[BackendName, str]) -> BackendSpec:
+        spec, cuts = backend_spec(self._settings, address, keys)
         for said in cuts:
-            log.info("%s: %s", name, said)
-        given = GivenCapacity(
-            kv_blocks=settings.kv_blocks.of(name),
-            block_tokens=settings.block_tokens.of(name),
-            max_context=settings.max_context.of(name),
-            seats=settings.seats.of(name),
-            share=settings.share.of(name),
-            reserve=settings.reserve.of(name),
-        )
-        return BackendSpec(name=name, url=url, engine=settings.engine.of(name), key=key, given=given)
+            log.info("%s: %s", address.name, said)
+        return spec
 
     def _backend_changed(self, view: BackendView) -> None:
         """The roster learned something that admission must know."""

@@ -9,8 +9,11 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from gateway.backend_settings import PerBackend, read_backend_keys
+from gateway.core.geometry.model_config import read_model
+from gateway.core.geometry.plan import choose_dtype, parse_stages
 from gateway.core.names import BackendName
 from gateway.core.reserve import ReserveProblem, ReserveUnit
+from gateway.model_files import read_model_files
 from gateway.setting_names import is_service_link, name_problems
 from gateway.setting_values import show
 from gateway.settings import Settings
@@ -114,6 +117,7 @@ def _contradictions(settings: Settings) -> list[str]:
         *_reserves_beyond_budget(settings),
         *_shared_port(settings),
         *_unusable_keys(settings),
+        *_unusable_models(settings),
     ]
 
 
@@ -140,6 +144,35 @@ def _reserves_beyond_budget(settings: Settings) -> list[str]:
         if isinstance(resolved, ReserveProblem) and settings.reserve.of(address.name).unit is not ReserveUnit.BYTES:
             problems.append(f"{resolved.message} (KVGATE_KV_BLOCKS of the backend {address.name!r})")
     return problems
+
+
+def _unusable_models(settings: Settings) -> list[str]:
+    """A config that is not understood ends the start: whoever gives one counts on exact weighing."""
+    problems: list[str] = []
+    for address in settings.backends:
+        path, name = settings.model_config_path.of(address.name), address.name
+        memory, weights = settings.memory.of(name), settings.weights.of(name)
+        if path is None:
+            if memory is not None:
+                problems.append(
+                    f"KVGATE_MEMORY of the backend {name!r} needs KVGATE_MODEL_CONFIG: memory is not blocks without the model"
+                )
+            continue
+        try:
+            files = read_model_files(path)
+            model = read_model(files.config, quant_config=files.quant_config)
+            parse_stages(settings.pp.of(name), len(model.layers))
+            choose_dtype(model, settings.kv_dtype.of(name))
+        except ValueError as error:
+            problems.append(f"KVGATE_MODEL_CONFIG of the backend {name!r}: {error}")
+            continue
+        if model.is_encoder_decoder:
+            problems.append(f"KVGATE_MODEL_CONFIG of the backend {name!r}: an encoder-decoder model can be planned, not served")
+        if memory is not None and weights is None and files.weights_bytes is None:
+            problems.append(
+                f"KVGATE_MEMORY of the backend {name!r} needs KVGATE_WEIGHTS: no index of weights lies beside {files.path}"
+            )
+    return list(dict.fromkeys(problems))
 
 
 def _shared_port(settings: Settings) -> list[str]:

@@ -13,14 +13,10 @@ LATER: Final[Mapping[str, str]] = {
     "KVGATE_KEYS_FILE": "callers' keys and tenants",
     "KVGATE_TENANT_LABELS": "callers' keys and tenants",
     "KVGATE_EARLY_COMMIT": "committing a queued stream early",
-    "KVGATE_MODEL_CONFIG": "block arithmetic from a model's config",
-    "KVGATE_KV_DTYPE": "block arithmetic from a model's config",
-    "KVGATE_TP": "block arithmetic from a model's config",
-    "KVGATE_PP": "block arithmetic from a model's config",
-    "KVGATE_MEMORY": "a budget computed from memory",
-    "KVGATE_WEIGHTS": "a budget computed from memory",
-    "KVGATE_RUNTIME": "a budget computed from memory",
 }
+
+# Memory of the host, under the names that engines give it. It is no KV budget, whoever means it well.
+_HOST_MEMORY: Final = re.compile(r"KVGATE_(\w*(SWAP|OFFLOAD|HOST_MEMORY|HOST_RAM|CPU_MEMORY|CPU_RAM)\w*|RAM)")
 
 # What Kubernetes sets in every pod for a Service called kvgate or kvgate-something, unless enableServiceLinks is false.
 _SERVICE_LINK: Final = re.compile(
@@ -47,6 +43,12 @@ def name_problems(environment: Mapping[str, str], known: Iterable[str]) -> list[
             continue
         if name in LATER:
             problems.append(f"{name} is not available in this version ({LATER[name]})")
+            continue
+        if _HOST_MEMORY.fullmatch(name.upper()):
+            problems.append(
+                f"{name} is not a setting: memory of the host is no KV budget. An engine computes on what lies on the card, and"
+                " what it moves away must come back first: that hides a shortage of blocks for a while and makes none"
+            )
             continue
         nearest = difflib.get_close_matches(name.upper(), names, n=1, cutoff=0.0)
         problems.append(f"{name} is not a setting; the nearest is {nearest[0]}")

@@ -13,11 +13,14 @@ from typing import Final, TypeVar
 from pydantic import SecretStr
 
 from gateway.backend_settings import BackendAddress, PerBackend, parse_per_backend
+from gateway.core.geometry.precision import AUTO
+from gateway.core.geometry.precision import kv_dtype as known_dtype
 from gateway.units import parse_bytes, parse_duration
 
 T = TypeVar("T")
 
 MASK: Final = "********"
+_LEAST_CARD_BYTES: Final = 2**20
 
 
 def timeout(text: str) -> float:
@@ -113,10 +116,37 @@ def host(text: str) -> str:
 
 def engine(text: str) -> str:
     """The software behind a backend, `auto` to find out."""
+    return one_of("auto", "vllm", "sglang", "dynamo", "llama_cpp", "tgi", "transformers", "static")(text)
+
+
+def card_bytes(text: str) -> int:
+    """Bytes of a card's memory; a bare number is almost surely a number of GiB, and is not guessed at."""
+    size_bytes = parse_bytes(text)
+    if size_bytes < _LEAST_CARD_BYTES:
+        raise ValueError(f"{text!r} is {size_bytes} bytes, which no card's memory is counted in: write its unit, like 24GiB")
+    return size_bytes
+
+
+def kv_dtype(text: str) -> str:
+    """A KV dtype by its name, in lower case; `auto` for the engine's own choice."""
     word = text.strip().lower()
-    if word == "sglang":
-        raise ValueError("sglang is not available in this version: use static, with KVGATE_KV_BLOCKS and KVGATE_BLOCK_TOKENS")
-    return one_of("auto", "vllm", "dynamo", "llama_cpp", "transformers", "static")(text)
+    if word != AUTO:
+        known_dtype(word)
+    return word
+
+
+def stages(text: str) -> str:
+    """Pipeline stages: how many, or the layers of each, with plus signs."""
+    parts = text.strip().split("+")
+    if not all(part.strip().isascii() and part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is neither a number of stages nor the layers of each, like 16+32")
+    return "+".join(str(int(part)) for part in parts)
+
+
+def model_files(text: str) -> Path | None:
+    """A model's config file, or a folder that has one."""
+    path = Path(text.strip())
+    return path if path.is_dir() and readable_file(str(path / "config.json")) else readable_file(text)
 
 
 def policy(text: str) -> str:

@@ -20,7 +20,7 @@ from gateway.setting_names import is_service_link
 from gateway.units import parse_duration
 
 T = TypeVar("T")
-EngineChoice = Literal["auto", "vllm", "dynamo", "llama_cpp", "transformers", "static"]
+EngineChoice = Literal["auto", "vllm", "sglang", "dynamo", "llama_cpp", "tgi", "transformers", "static"]
 
 
 def _read(parse: Callable[[str], Any]) -> PlainValidator:
@@ -39,6 +39,7 @@ Port = Annotated[int, _read(values.port)]
 Count = Annotated[int, _read(values.whole_number(at_least=0))]
 AtLeastOne = Annotated[int, _read(values.whole_number(at_least=1))]
 Secret = Annotated[SecretStr | None, _read(values.secret)]
+BytesPerBackend = Annotated[PerBackend[int | None], _read(values.per_backend(values.card_bytes, None))]
 BlocksPerBackend = Annotated[PerBackend[int | None], _read(values.per_backend(values.whole_number(at_least=1), None))]
 
 
@@ -71,7 +72,7 @@ class Settings(BaseSettings):
     engine: Annotated[PerBackend[EngineChoice], _read(values.per_backend(values.engine, "auto"))] = _setting(
         "KVGATE_ENGINE",
         "auto",
-        "the software behind a backend: auto, vllm, dynamo, llama_cpp, transformers or static; per backend",
+        "the software behind a backend: auto, vllm, sglang, dynamo, llama_cpp, tgi, transformers or static; per backend",
     )
     kv_blocks: BlocksPerBackend = _setting(
         "KVGATE_KV_BLOCKS", "", "usable KV blocks, instead of what the engine tells; per backend"
@@ -83,6 +84,25 @@ class Settings(BaseSettings):
     seats: BlocksPerBackend = _setting("KVGATE_SEATS", "", "sequences that the engine runs at once; per backend")
     reserve: Annotated[PerBackend[Reserve], _read(values.per_backend(Reserve.parse, Reserve.parse("5%")))] = _setting(
         "KVGATE_RESERVE", "5%", "part of the budget that is never granted: blocks, percent or GiB; per backend"
+    )
+    model_config_path: Annotated[PerBackend[Path | None], _read(values.per_backend(values.model_files, None))] = _setting(
+        "KVGATE_MODEL_CONFIG", "", "a model's config.json or folder, to weigh requests exactly; per backend"
+    )
+    kv_dtype: Annotated[PerBackend[str], _read(values.per_backend(values.kv_dtype, "auto"))] = _setting(
+        "KVGATE_KV_DTYPE", "auto", "how the engine stores keys and values: auto, bf16, fp8, nvfp4, ...; per backend"
+    )
+    tp: Annotated[PerBackend[int], _read(values.per_backend(values.whole_number(at_least=1), 1))] = _setting(
+        "KVGATE_TP", "1", "tensor-parallel ranks of the engine; per backend"
+    )
+    pp: Annotated[PerBackend[str], _read(values.per_backend(values.stages, "1"))] = _setting(
+        "KVGATE_PP", "1", "pipeline stages of the engine, or the layers of each: 16+32; per backend"
+    )
+    memory: BytesPerBackend = _setting("KVGATE_MEMORY", "", "memory of one card, to compute a budget from; per backend")
+    weights: BytesPerBackend = _setting(
+        "KVGATE_WEIGHTS", "", "weights on one card; without it the index beside the config is an estimate; per backend"
+    )
+    runtime: BytesPerBackend = _setting(
+        "KVGATE_RUNTIME", "", "what else the engine takes of one card: activations, graphs, libraries; per backend"
     )
     share: Annotated[PerBackend[float], _read(values.per_backend(values.share, 1.0))] = _setting(
         "KVGATE_SHARE", "1", "part of each budget that this process may hold, above 0 and at most 1; per backend"

@@ -15,7 +15,7 @@ EDGES: Final = frozenset({"core", "clock", "metrics"})
 ADMISSION: Final = EDGES | {"books"}
 RELAY: Final = ADMISSION | {"admission", "dialects"}
 WEB: Final = RELAY | {"relay", "backends", "tokens"}
-ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "logs"}
+ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "logs", "model_files"}
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "core": frozenset(),
     "dialects": frozenset({"core"}),
@@ -25,6 +25,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "backends": EDGES,
     "relay": RELAY,
     "web": WEB,
+    "backend_specs": EDGES | {"backends", "settings", "backend_settings", "model_files"},
     "assembly": ASSEMBLY,
     "cli": ASSEMBLY | {"assembly", "setting_checks", "units", "simulator"},
     "simulator": frozenset(),
@@ -35,11 +36,14 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "tls": frozenset(),
     "units": frozenset(),
     "metrics": frozenset({"core"}),
+    "model_files": frozenset(),
     "backend_settings": frozenset({"core"}),
     "setting_names": frozenset(),
-    "setting_values": frozenset({"units", "backend_settings"}),
+    "setting_values": frozenset({"core", "units", "backend_settings"}),
     "settings": frozenset({"core", "units", "backend_settings", "setting_names", "setting_values"}),
-    "setting_checks": frozenset({"core", "units", "backend_settings", "setting_names", "setting_values", "settings"}),
+    "setting_checks": frozenset(
+        {"core", "units", "backend_settings", "model_files", "setting_names", "setting_values", "settings"}
+    ),
 }
 # Distributions that one file alone may import.
 ONLY_IN: Final = {"httpx": "backends/probe.py", "prometheus_client": "metrics.py"}

@@ -1,5 +1,6 @@
 """The settings as a whole: what is read, what ends the start, and what is said about it."""
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -106,11 +107,15 @@ def test_a_setting_of_a_later_version_is_not_accepted_in_silence(monkeypatch: py
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("KVGATE_ENGINE", "sglang", "sglang is not available in this version"),
-        ("KVGATE_ENGINE", "vlm", "'vlm' is not one of auto, vllm, dynamo, llama_cpp, transformers, static"),
         ("KVGATE_COMMITMENT", "hope", "not one of auto, strict, forecast"),
         ("KVGATE_ITL_TARGET", "0ms", "leaves no time at all"),
         ("KVGATE_STATE_FILE", "/no/such/folder/evidence.json", "cannot be written"),
+        ("KVGATE_KV_DTYPE", "fp3", "'fp3' is not a KV dtype known here"),
+        ("KVGATE_TP", "0", "'0' is not a whole number of at least 1"),
+        ("KVGATE_PP", "two", "'two' is neither a number of stages nor the layers of each"),
+        ("KVGATE_MEMORY", "80", "'80' is 80 bytes, which no card's memory is counted in: write its unit, like 24GiB"),
+        ("KVGATE_MODEL_CONFIG", "/nowhere/config.json", "'/nowhere/config.json' cannot be read"),
+        ("KVGATE_ENGINE", "vlm", "'vlm' is not one of auto, vllm, sglang, dynamo, llama_cpp, tgi, transformers, static"),
         ("KVGATE_POLICY", "priority", "priority is not available in this version"),
         ("KVGATE_WORKERS", "2", "2 is refused: every process would hand out the whole budget by itself"),
         ("KVGATE_PORT", "70000", "'70000' is not a port"),
@@ -272,3 +277,38 @@ def test_what_is_shown_can_be_set_again(monkeypatch: pytest.MonkeyPatch) -> None
     for row in describe(settings):
         monkeypatch.setenv(row.name, row.value)
     assert load_settings() == settings
+
+
+@pytest.mark.parametrize("name", ["KVGATE_SWAP_SPACE", "KVGATE_CPU_OFFLOAD", "KVGATE_HOST_MEMORY", "KVGATE_KV_OFFLOADING_SIZE"])
+def test_memory_of_the_host_is_no_budget_and_who_gives_it_is_told_why(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (problem,) = problems_of(monkeypatch, {name: "64GiB"})
+    assert "memory of the host is no KV budget" in problem
+
+
+@pytest.mark.parametrize(
+    ("config", "variables", "sentence"),
+    [
+        ({"model_type": "llama", "num_hidden_layers": 4}, {}, "num_attention_heads"),
+        (
+            {"model_type": "whisper", "decoder_layers": 2, "decoder_attention_heads": 2, "d_model": 64},
+            {},
+            "planned, not served",
+        ),
+        ("plain", {"KVGATE_PP": "3+3"}, "hold 6 layers together, and the model has 4"),
+        ("plain", {"KVGATE_MEMORY": "80GiB"}, "needs KVGATE_WEIGHTS"),
+    ],
+)
+def test_a_model_s_config_that_cannot_be_weighed_with_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, config: object, variables: dict[str, str], sentence: str
+) -> None:
+    plain = {"model_type": "llama", "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    (tmp_path / "config.json").write_text(json.dumps(plain if config == "plain" else config))
+    given = {"KVGATE_BACKENDS": "a=http://gpu1", "KVGATE_MODEL_CONFIG": str(tmp_path), **variables}
+    (problem,) = problems_of(monkeypatch, given)
+    assert sentence in problem
+
+
+def test_memory_without_a_model_is_not_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"KVGATE_BACKENDS": "a=http://gpu1", "KVGATE_MEMORY": "a=80GiB"}
+    (problem,) = problems_of(monkeypatch, given)
+    assert "needs KVGATE_MODEL_CONFIG" in problem

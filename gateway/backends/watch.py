@@ -9,10 +9,11 @@ It promises:
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gateway.backends.balancer import BalancerSigns
 from gateway.backends.capacity import Capacity, Formula, GivenCapacity, NoCapacity, work_out
 from gateway.backends.engines import AUTO, ENGINES, UNKNOWN_ENGINE, Engine, EngineReport, LiveUse, identify
 from gateway.backends.health import Health
@@ -27,6 +28,11 @@ from gateway.core.reserve import Reserve
 PERIOD_S: Final = 2.0
 REDISCOVER_S: Final = 30.0
 REDISCOVER_UNKNOWN_S: Final = 10.0
+_MOST_ENGINES: Final = 16
+SEVERAL_ENGINES: Final = (
+    "several engines answer behind its address (their start times or counters come in turn): planned with the smallest budget"
+    " seen, strictly; list each engine as a backend of its own"
+)
 NEEDS_KEY: Final = "needs a key: set KVGATE_BACKEND_KEY"
 NEEDS_ANOTHER_KEY: Final = "does not take the key in KVGATE_BACKEND_KEY"
 
@@ -76,6 +82,8 @@ class Watch:
         self._health = Health(now=clock.now())
         self._given = spec.given
         self._report: EngineReport | None = None
+        self._signs = BalancerSigns()
+        self._several: dict[Hashable, EngineReport] | None = None  # by identity, once there is more than one
         self._asked_at = float("-inf")
         self._capacity: Capacity | None = None
         self._had_capacity = False
@@ -92,6 +100,11 @@ class Watch:
 
     def __repr__(self) -> str:
         return str(self.view)
+
+    @property
+    def report(self) -> EngineReport | None:
+        """What the engine said of itself when it was last asked everything."""
+        return self._report
 
     async def run(self) -> None:
         """Ask, wait for the rest of the period, ask again; until cancelled."""
@@ -162,8 +175,21 @@ class Watch:
             await self._discover()
             return
         use = await self.engine.read_live(self.probe, self._report)
-        if self._is_another(use):
+        if self._several is None and self._signs.read(use.identity, use.preemptions):
+            self._several = {}
+        if self._several is not None:
+            await self._ask_one_of_several(use)
+        elif self._is_another(use):
             log.info("%s: the engine started anew or has another cache: everything is asked again", self.spec.name)
+            await self._discover()
+        else:
+            self._take_use(use)
+
+    async def _ask_one_of_several(self, use: LiveUse) -> None:
+        """Behind a balancer no answer is news; an engine that was not met yet is asked for its budget."""
+        assert self._several is not None
+        self._distrust = None
+        if use.identity not in self._several and len(self._several) < _MOST_ENGINES:
             await self._discover()
         else:
             self._take_use(use)
@@ -182,7 +208,11 @@ class Watch:
         engine, report = await identify(probe, self.spec.engine, self.engine)
         use = await engine.read_live(probe, report)
         before = self._report
-        if before is None or not self._health.healthy or (before.engine, before.identity) != (report.engine, report.identity):
+        if self._several is not None:
+            self._several[report.identity] = report
+            smallest = min(self._several.values(), key=lambda one: one.usable_blocks or 0)
+            report = replace(smallest, warnings=(*smallest.warnings, SEVERAL_ENGINES))
+        elif before is None or not self._health.healthy or (before.engine, before.identity) != (report.engine, report.identity):
             self._start_anew()
         self.engine = engine
         self._report = report
@@ -202,6 +232,8 @@ class Watch:
 
     def _take_use(self, use: LiveUse) -> None:
         """Draw the conclusions from one reading of the gauges."""
+        if self._several is not None:  # they are one engine's, nobody knows whose
+            use = LiveUse(identity=use.identity)
         before, self._use = self._use, use
         if before.preemptions is not None and use.preemptions is not None and use.preemptions > before.preemptions:
             self._doubt_formula("it preempted, although what was granted should have fitted")

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from gateway import __version__
 
-COMMANDS: Final = ("serve", "demo", "settings")
+COMMANDS: Final = ("serve", "demo", "plan", "check", "settings")
 
 
 def main() -> None:
@@ -41,6 +41,14 @@ def _load(command: str) -> Callable[..., Any]:
             from gateway.cli.demo import demo
 
             return demo
+        case "plan":
+            from gateway.cli.plan import plan
+
+            return plan
+        case "check":
+            from gateway.cli.check import check
+
+            return check
         case _:
             from gateway.cli.settings import settings
 

@@ -499,3 +499,22 @@ async def test_a_stop_in_the_middle_of_a_question_does_not_wait_for_its_answer(h
     await eventually(lambda: engine.open == 1)
     async with asyncio.timeout(0.4):
         await roster.stop()
+
+
+async def test_two_engines_behind_one_address_are_planned_with_the_smaller_budget_and_one_warning(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await house.engine()
+    roster = house.roster(BackendSpec(A, engine.url))
+    for round_ in range(8):
+        large = round_ % 2 == 0
+        script_vllm(engine, blocks=129 if large else 65, cache_tokens=4128 if large else 2080, started=1e9 + large)
+        await house.looks(roster, 1)
+    capacity = roster.view(A).capacity
+    assert capacity is not None
+    assert capacity.budget.blocks == 64
+    assert [line for line in lines(caplog) if "several engines" in line] == [
+        line for line in lines(caplog) if "list each" in line
+    ]
+    assert len([line for line in lines(caplog) if "several engines" in line]) == 1
+    assert any("several engines" in warning for warning in capacity.warnings)

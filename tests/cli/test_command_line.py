@@ -35,7 +35,10 @@ def test_the_version_is_printed() -> None:
 def test_help_names_every_command() -> None:
     result = run("--help")
     assert result.returncode == 0
-    assert all(re.search(rf"^\W*{command}\b", result.stdout, re.MULTILINE) for command in ("serve", "demo", "settings"))
+    assert all(
+        re.search(rf"^\W*{command}\b", result.stdout, re.MULTILINE)
+        for command in ("serve", "demo", "plan", "check", "settings")
+    )
 
 
 def test_settings_are_printed_with_default_value_and_origin() -> None:

@@ -11,18 +11,28 @@ from gateway.backends.probe import Answer, NeedsKey, Probe, Prober, RememberingP
 from gateway.core.errors import UpstreamFailed
 from gateway.core.names import BackendName
 from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
-from support.engine_scripts import script_dynamo, script_llama_cpp, script_plain_server, script_transformers, script_vllm
+from support.engine_scripts import (
+    script_dynamo,
+    script_llama_cpp,
+    script_plain_server,
+    script_sglang,
+    script_tgi,
+    script_transformers,
+    script_vllm,
+)
 from support.scripted_engine import NO_TLS, Scripted, ScriptedEngine
 
 Script = Callable[[ScriptedEngine], None]
 SCRIPTS: dict[str, Script] = {
     "vllm": script_vllm,
+    "sglang": script_sglang,
     "dynamo": script_dynamo,
     "llama_cpp": script_llama_cpp,
+    "tgi": script_tgi,
     "transformers": script_transformers,
     "static": script_plain_server,
 }
-PATHS = ("/v1/models", "/version", "/metrics", "/props", "/health", "/openapi.json", "/tokenize")
+PATHS = ("/v1/models", "/version", "/metrics", "/props", "/health", "/openapi.json", "/tokenize", "/info", "/server_info")
 GARBAGE: dict[str, Scripted] = {
     "not JSON": Scripted(body=b"<html>hello</html>"),
     "not UTF-8": Scripted(body=b"\xff\xfe\x00vllm:cache_config_info{"),

@@ -20,6 +20,8 @@ def script_vllm(
     running: int = 0,
     waiting: int = 0,
     preemptions: int = 0,
+    kv_dtype: str = "auto",
+    state_mode: str | None = None,
     started: float = 1.79603167318e9,
     mapped_bytes: float | None = GPU_MAPPED_BYTES,
     usage_name: str = "vllm:kv_cache_usage_perc",
@@ -34,7 +36,8 @@ def script_vllm(
         lines.append(f"process_virtual_memory_bytes {mapped_bytes!r}")
     for number in range(engines):
         labels = f'engine="{number}",model_name="{models[0]}"'
-        info = f'block_size="{block_tokens}",cache_dtype="auto",engine="{number}",kv_cache_dtype_skip_layers="[]"'
+        info = f'block_size="{block_tokens}",cache_dtype="{kv_dtype}",engine="{number}",kv_cache_dtype_skip_layers="[]"'
+        info += "" if state_mode is None else f',mamba_cache_mode="{state_mode}"'
         lines += [
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",
             "# TYPE vllm:num_requests_running gauge",
@@ -96,3 +99,55 @@ def script_transformers(engine: ScriptedEngine) -> None:
 def script_plain_server(engine: ScriptedEngine) -> None:
     """Some OpenAI-compatible server that no engine's file knows."""
     engine.json("/v1/models", {"object": "list", "data": [{"id": "any", "context_length": 4096}]})
+
+
+def script_sglang(
+    engine: ScriptedEngine,
+    *,
+    tokens: int = 65536,
+    page: int = 1,
+    context: int = 32768,
+    used: int = 0,
+    retracted: int = 0,
+    seats: int | None = 48,
+    dp_size: int = 1,
+    started: float = 1.79603167318e9,
+    old_route: bool = False,
+    metrics: bool = True,
+    more: str = "",
+) -> None:
+    """SGLang, as 0.5 answers."""
+    entry = {"id": "tiny", "object": "model", "owned_by": "sglang", "root": "tiny", "max_model_len": context}
+    engine.json("/v1/models", {"object": "list", "data": [entry]})
+    state = {"effective_max_running_requests_per_dp": seats, "memory_usage": {"kvcache": 7.5, "token_capacity": tokens}}
+    info = {"version": "0.5.23", "page_size": page, "max_total_num_tokens": tokens, "context_length": None, "dp_size": dp_size}
+    content = {**info, "max_running_requests": None, "kv_cache_dtype": "auto", "internal_states": [state] * dp_size}
+    engine.json("/get_server_info" if old_route else "/server_info", content)
+    engine.json("/health", {})
+    engine.json("/tokenize", {"tokens": [1, 2, 3], "count": 3, "max_model_len": context})
+    labels = 'model_name="tiny",tp_rank="0"'
+    if metrics:
+        engine.text(
+            "/metrics",
+            f"""process_start_time_seconds {started!r}
+# TYPE sglang:max_total_num_tokens gauge
+sglang:max_total_num_tokens{{{labels}}} {float(tokens)}
+sglang:kv_used_tokens{{{labels}}} {float(used)}
+sglang:num_running_reqs{{{labels}}} 2.0
+sglang:num_queue_reqs{{{labels}}} 1.0
+sglang:num_retracted_reqs{{{labels}}} 9.0
+sglang:num_retracted_requests_total{{{labels}}} {float(retracted)}
+{more}""",
+        )
+
+
+def script_tgi(engine: ScriptedEngine, *, tokens: int | None = 16000, context: int = 4096) -> None:
+    """text-generation-inference, as 2 and 3 answer; the newer one does not tell its tokens."""
+    told = {} if tokens is None else {"max_batch_total_tokens": tokens}
+    limits = {"max_concurrent_requests": 128, "max_best_of": 2, "max_input_tokens": context - 1, "max_total_tokens": context}
+    names = {"model_id": "tiny", "router": "text-generation-router", "version": "3.3.6"}
+    engine.json("/info", {**names, **limits, **told})
+    engine.json("/v1/models", {"object": "list", "data": [{"id": "tiny", "object": "model", "owned_by": "tiny"}]})
+    engine.text("/metrics", "tgi_queue_size 3\ntgi_batch_current_size 2\n")
+    engine.json("/tokenize", [{"id": 1, "text": "a", "start": 0, "stop": 1}, {"id": 2, "text": "b", "start": 1, "stop": 2}])
+    engine.json("/chat_tokenize", {"tokenize_response": [{"id": 1}] * 7, "templated_text": "..."})

@@ -22,6 +22,8 @@ class EngineReport:
     and then it serves whatever it is asked for.
     block_tokens: tokens in one block. usable_blocks: blocks that can hold tokens. total_blocks: as it counts them itself.
     cache_tokens: its own figure for what the cache holds at full-length requests (vLLM: kv_cache_size_tokens).
+    kv_dtype, state_dtype, state_mode: how it stores keys and values and recurrent states, and how many blocks a state
+    holds, in its own words.
     cells: its unit is the token itself, so that no rounding and no formula is in doubt.
     slots_share: whether seats share one cache although each sees all of it; unknown is taken as shared.
     answer_lengths: by model, how many answers that ended by themselves had at most so many tokens (and more than the next
@@ -38,6 +40,9 @@ class EngineReport:
     usable_blocks: int | None = None
     total_blocks: int | None = None
     cache_tokens: int | None = None
+    kv_dtype: str | None = None
+    state_dtype: str | None = None
+    state_mode: str | None = None
     cells: bool = False
     seats: int | None = None
     slots_share: bool = False

@@ -6,11 +6,13 @@ from typing import Final
 from gateway.backends.engines.dynamo import Dynamo
 from gateway.backends.engines.engine import Engine
 from gateway.backends.engines.llama_cpp import LlamaCpp
+from gateway.backends.engines.sglang import Sglang
 from gateway.backends.engines.static import Static
+from gateway.backends.engines.tgi import Tgi
 from gateway.backends.engines.transformers import Transformers
 from gateway.backends.engines.vllm import Vllm
 
 # Static comes last: it takes every server that answers.
 ENGINES: Final[Mapping[str, Engine]] = {
-    engine.name: engine for engine in (Vllm(), Dynamo(), LlamaCpp(), Transformers(), Static())
+    engine.name: engine for engine in (Vllm(), Sglang(), Dynamo(), LlamaCpp(), Tgi(), Transformers(), Static())
 }

@@ -19,7 +19,7 @@ from typing import Final
 
 from gateway.backends.engines.answers import contexts, listed_models, member, positive, whole, word
 from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, json_object
-from gateway.backends.exposition import Exposition, read_exposition
+from gateway.backends.exposition import Exposition, Sample, read_exposition
 from gateway.backends.probe import Probe
 from gateway.core.engine_rules import EngineRules
 from gateway.core.geometry import ceil_div
@@ -58,6 +58,9 @@ class _Cache:
     block_tokens: int | None
     cache_tokens: int | None
     engines: int
+    kv_dtype: str | None = None
+    state_dtype: str | None = None
+    state_mode: str | None = None
 
     @property
     def blocks_of_one(self) -> int | None:
@@ -91,6 +94,9 @@ class Vllm:
             usable_blocks=None if cache.blocks_of_one is None else max(cache.blocks_of_one - 1, 0),
             total_blocks=cache.blocks_of_one,
             cache_tokens=cache.cache_tokens,
+            kv_dtype=cache.kv_dtype,
+            state_dtype=cache.state_dtype,
+            state_mode=cache.state_mode,
             rules=EngineRules(
                 absent_completions_cap=16,
                 refuses_cap_above_context=True,
@@ -192,7 +198,16 @@ def _read_cache(page: Exposition) -> _Cache:
         sizes[0] if len(set(sizes)) == 1 else None,
         min(caches, default=None),
         engines,
+        _common(infos, "cache_dtype"),
+        _common(infos, "mamba_ssm_cache_dtype"),
+        _common(infos, "mamba_cache_mode"),
     )
+
+
+def _common(infos: tuple[Sample, ...], label: str) -> str | None:
+    """The label's value where all lines have the same; None where they do not, or have none."""
+    values = {info.labels.get(label) for info in infos}
+    return values.pop() if len(values) == 1 else None
 
 
 # Above this share of answers that were ended by their cap, the histogram tells about caps and not about answers.
