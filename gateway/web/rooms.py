@@ -16,6 +16,7 @@ from gateway.web.choices import Choices
 from gateway.web.recount import Recount
 from gateway.web.running import Running
 from gateway.web.tally import Tally
+from gateway.web.upload import BodyRoom
 from gateway.web.upstream import Upstream
 
 
@@ -34,3 +35,4 @@ class Rooms:
     jitter: random.Random
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
+    body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))
