@@ -57,6 +57,7 @@ from gateway.web.rooms import Rooms
 from gateway.web.running import Running
 from gateway.web.small_bodies import SmallBodies
 from gateway.web.tally import Tally
+from gateway.web.upload import BodyRoom
 from gateway.web.upstream import Upstream
 
 log = logging.getLogger("kvgate")
@@ -74,6 +75,7 @@ _OTHER_FILES: Final = 256
 _MOST_CONNECTIONS: Final = 16_384
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
+_ADMIN_BODIES_BYTES: Final = 4 << 20
 
 
 def serve(settings: Settings) -> int:
@@ -169,6 +171,7 @@ class Gateway:
             clock=clock,
             jitter=random.Random(),
             choices=_choices(settings),
+            body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
         limits = _door_limits(settings, connections=settings.max_connections or _connections_allowed())
@@ -207,7 +210,9 @@ class Gateway:
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
-            bounded = SmallBodies(app, timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter)
+            bounded = SmallBodies(
+                app, room=BodyRoom(_ADMIN_BODIES_BYTES), timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter
+            )
             servers.append((_server(bounded, self._doors["admin"]), admin_socket))
         if self._state_file is not None:
             self._state_file.read()

@@ -155,6 +155,7 @@ class Settings(BaseSettings):
     total_timeout_s: Timeout = _setting("KVGATE_TOTAL_TIMEOUT", "3600s", "from sending to the end of the answer")
 
     max_body_bytes: Size = _setting("KVGATE_MAX_BODY", "32MiB", "largest request body")
+    max_bodies_bytes: Size = _setting("KVGATE_MAX_BODIES", "1GiB", "bodies of all requests in hand; beyond, newcomers get 429")
     max_header_bytes: Size = _setting("KVGATE_MAX_HEADER_BYTES", "64KiB", "all header fields of a request")
     max_headers: AtLeastOne = _setting("KVGATE_MAX_HEADERS", "128", "header fields of a request")
     max_url_bytes: Size = _setting("KVGATE_MAX_URL", "8KiB", "longest target of a request")

@@ -15,7 +15,7 @@ EDGES: Final = frozenset({"core", "clock", "metrics"})
 ADMISSION: Final = EDGES | {"books"}
 RELAY: Final = ADMISSION | {"admission", "dialects"}
 WEB: Final = RELAY | {"relay", "backends", "tokens"}
-ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "logs", "model_files"}
+ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "logs", "model_files", "tls"}
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "core": frozenset(),
     "dialects": frozenset({"core"}),

@@ -57,8 +57,11 @@ class AsgiDownstream:
         self._loop = asyncio.get_running_loop()
         self._broken = False
 
-    async def read_body(self, limit_bytes: int) -> bytes:
-        """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves."""
+    async def read_body(self, limit_bytes: int, take: Callable[[int], None] | None = None) -> bytes:
+        """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves.
+
+        take: told of each part's bytes before it is kept, if given; what it raises ends the reading.
+        """
         parts: list[bytes] = []
         size = 0
         while True:
@@ -76,6 +79,8 @@ class AsgiDownstream:
                     reason=RejectReason.BODY_TOO_LARGE,
                     facts={"limit_bytes": limit_bytes},
                 )
+            if take is not None:
+                take(len(part))
             parts.append(part)
             if not message.get("more_body", False):
                 return parts[0] if len(parts) == 1 else b"".join(parts)

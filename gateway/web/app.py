@@ -33,7 +33,12 @@ class Front:
 
     def __init__(self, rooms: Rooms, lifecycle: Lifecycle) -> None:
         self._rooms = rooms
-        self._app = SmallBodies(data_app(rooms, lifecycle), timeout_s=rooms.choices.upload_timeout_s, jitter=rooms.jitter)
+        self._app = SmallBodies(
+            data_app(rooms, lifecycle),
+            room=rooms.body_room,
+            timeout_s=rooms.choices.upload_timeout_s,
+            jitter=rooms.jitter,
+        )
         self._open_paths = OPEN_PATHS | rooms.choices.pass_through
         self._turnstile = Turnstile()
 

@@ -17,7 +17,7 @@ from gateway.relay.headers import answer_headers
 from gateway.relay.stream import is_event_stream
 from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
-from gateway.web.upload import read_upload
+from gateway.web.upload import BodySpace, read_upload
 from gateway.web.upstream import Upstream
 
 OPEN_PATHS: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens", "/version"})
@@ -32,8 +32,9 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
     task = asyncio.current_task()
     assert task is not None, "an ASGI server calls its application in a task"
     client.on_gone(lambda: _cancel(task))
+    space = rooms.body_room.open()
     try:
-        await _relay(rooms, scope, client)
+        await _relay(rooms, scope, client, space)
     except GatewayError as error:
         client.on_gone(None)
         await write_error(client, error, rooms.jitter)
@@ -43,15 +44,18 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
         task.uncancel()
     finally:
         client.unwatch()
+        space.close()
 
 
 def _cancel(task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream) -> None:
+async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream, space: BodySpace) -> None:
     choices = rooms.choices
-    body = await read_upload(client, scope["headers"], limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s)
+    body = await read_upload(
+        client, scope["headers"], space, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
+    )
     client.watch()
     name, upstream = _choose(rooms, await rooms.big_bodies.read(_model_of, body))
     exchange = await upstream.send(

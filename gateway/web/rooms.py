@@ -17,6 +17,7 @@ from gateway.web.choices import Choices
 from gateway.web.recount import Recount
 from gateway.web.running import Running
 from gateway.web.tally import Tally
+from gateway.web.upload import BodyRoom
 from gateway.web.upstream import Upstream
 
 
@@ -36,3 +37,4 @@ class Rooms:
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
+    body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

@@ -55,6 +55,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         line.task.uncancel()
     finally:
         client.unwatch()
+        line.space.close()
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
@@ -90,6 +91,7 @@ class Line:
         self._head_sent = False
         self._runs_on = False
         self.is_cut = False
+        self.space = rooms.body_room.open()
         task = asyncio.current_task()
         assert task is not None, "an ASGI server calls its application in a task"
         self.task = task
@@ -121,7 +123,11 @@ class Line:
     async def _read_body(self) -> bytes:
         choices = self._rooms.choices
         return await read_upload(
-            self._client, self._headers, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
+            self._client,
+            self._headers,
+            self.space,
+            limit_bytes=choices.max_body_bytes,
+            timeout_s=choices.upload_timeout_s,
         )
 
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:

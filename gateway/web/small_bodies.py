@@ -11,7 +11,7 @@ from typing import Any, Final
 from gateway.core.errors import GatewayError
 from gateway.relay.downstream import AsgiDownstream, Message, Receive, Send
 from gateway.web.plain_errors import write_error
-from gateway.web.upload import read_upload
+from gateway.web.upload import BodyRoom, read_upload
 
 LIMIT_BYTES: Final = 64 * 1024
 
@@ -19,10 +19,11 @@ App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 
 
 class SmallBodies:
-    """An ASGI application in front of `app`. timeout_s: for the whole body."""
+    """An ASGI application in front of `app`. timeout_s: for the whole body. room: for the bodies of all its requests."""
 
-    def __init__(self, app: App, *, timeout_s: float, jitter: random.Random) -> None:
+    def __init__(self, app: App, *, room: BodyRoom, timeout_s: float, jitter: random.Random) -> None:
         self._app = app
+        self._room = room
         self._timeout_s = timeout_s
         self._jitter = jitter
 
@@ -31,13 +32,15 @@ class SmallBodies:
             await self._app(scope, receive, send)
             return
         client = AsgiDownstream(receive, send)
+        space = self._room.open()
         try:
-            body = await read_upload(client, scope["headers"], limit_bytes=LIMIT_BYTES, timeout_s=self._timeout_s)
+            body = await read_upload(client, scope["headers"], space, limit_bytes=LIMIT_BYTES, timeout_s=self._timeout_s)
+            if not client.gone:
+                await self._app(scope, _read_already(body, receive), send)
         except GatewayError as error:
             await write_error(client, error, self._jitter)
-            return
-        if not client.gone:
-            await self._app(scope, _read_already(body, receive), send)
+        finally:
+            space.close()
 
 
 def _read_already(body: bytes, receive: Receive) -> Receive:

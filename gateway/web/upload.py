@@ -1,15 +1,54 @@
-"""A request's body: read whole, bounded in bytes and in time."""
+"""A request's body: read whole, bounded in bytes and in time, and all bodies together bounded in bytes."""
 
 import asyncio
 
-from gateway.core.errors import InvalidRequest
+from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.outcomes import RejectReason
 from gateway.relay.downstream import AsgiDownstream, Headers
 from gateway.relay.headers import header_value
 
 
-async def read_upload(client: AsgiDownstream, headers: Headers, *, limit_bytes: int, timeout_s: float) -> bytes:
-    """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late."""
+class BodyRoom:
+    """The room for bodies of all requests in hand (bytes). A line of a thousand large prompts must not fill the memory."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.taken_bytes = 0
+
+    def open(self) -> "BodySpace":
+        return BodySpace(self)
+
+
+class BodySpace:
+    """What one request takes of the room, from its first byte to its end."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self._room = room
+        self._taken_bytes = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Raises Rejected if there is no room for so much more."""
+        room = self._room
+        if room.taken_bytes + size_bytes > room.limit_bytes:
+            raise Rejected(
+                f"the bodies of all requests in hand would take more than {room.limit_bytes} bytes (KVGATE_MAX_BODIES)",
+                reason=RejectReason.QUEUE_FULL,
+                retry_after_s=None,
+            )
+        room.taken_bytes += size_bytes
+        self._taken_bytes += size_bytes
+
+    def close(self) -> None:
+        """The body is needed no more. May be called twice."""
+        self._room.taken_bytes -= self._taken_bytes
+        self._taken_bytes = 0
+
+
+async def read_upload(
+    client: AsgiDownstream, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float
+) -> bytes:
+    """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late;
+    Rejected if there is no room for it. Whoever opened `space` closes it."""
     length = header_value(headers, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise InvalidRequest(
@@ -19,6 +58,6 @@ async def read_upload(client: AsgiDownstream, headers: Headers, *, limit_bytes: 
         )
     try:
         async with asyncio.timeout(timeout_s):
-            return await client.read_body(limit_bytes)
+            return await client.read_body(limit_bytes, space.take)
     except TimeoutError:
         raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None

@@ -782,3 +782,34 @@ async def test_a_control_route_answers_any_body_in_our_shape_and_repeats_none(be
     assert found.status in (400, 404), found
     assert found.error["message"]
     assert b"s3cr3t" not in found.body
+
+
+async def test_limits_all_bodies_together_are_bounded() -> None:
+    async with running_bench(KVGATE_MAX_BODIES="1MiB") as bench:
+        gate, tag, late = asyncio.Event(), bench.tag("holds"), bench.tag("late")
+        bench.fake.script(tag, held_head(gate, bench.engine.completion()))
+        large = json.dumps(block_body(1, user="x" * 700_000)).encode()
+        async with await Connection.open(bench.gateway.url) as first, await Connection.open(bench.gateway.url) as second:
+            await first.send("POST", COMPLETIONS, large, {"x-tag": tag})
+            await eventually(lambda: bench.fake.open_requests(tag) == 1)
+            await second.send("POST", COMPLETIONS, large, {"x-tag": late})
+            refused = await second.answer()
+            assert (refused.status, refused.error["code"]) == (429, "queue_full")
+            assert refused.head.number("retry-after") >= 1
+            assert (await bench.post(COMPLETIONS, block_body(1))).status == 200  # small ones find room
+            gate.set()
+            assert (await first.answer()).status == 200
+        assert bench.arrivals(late) == 0
+        await bench.idle()
+        async with await Connection.open(bench.gateway.url) as again:
+            assert (await again.ask("POST", COMPLETIONS, large)).status == 200
+        for _ in range(3):  # room that is left by whoever leaves in the middle is room again
+            async with await Connection.open(bench.gateway.url) as leaves:
+                await leaves.send_raw(f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n".encode())
+                await leaves.send_raw(b"x" * 800_000)
+                await bench.state_where(lambda state: state.reading == 1, "it is being read")
+                leaves.vanish()
+            await bench.idle()
+        async with await Connection.open(bench.gateway.url) as again:
+            assert (await again.ask("POST", COMPLETIONS, large)).status == 200
+        await bench.end_case()
