@@ -33,8 +33,13 @@ def check(
         exit_with("no backend is set: name your inference server with --backends or KVGATE_BACKENDS")
     import logging
 
-    logging.getLogger("kvgate").setLevel(logging.CRITICAL)  # what the watches would say is printed here, in order
-    findings = asyncio.run(_look(settings, with_trial=probe))
+    watches = logging.getLogger("kvgate")
+    level = watches.level
+    watches.setLevel(logging.CRITICAL)  # what they would say is printed here, in order
+    try:
+        findings = asyncio.run(_look(settings, with_trial=probe))
+    finally:
+        watches.setLevel(level)
     if as_json:
         typer.echo(json.dumps([finding.as_json() for finding in findings], indent=2))
     else:
