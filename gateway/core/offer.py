@@ -166,7 +166,8 @@ class _Sequences:
     def largest_cap(self, blocks: int) -> int:
         """The largest cap with which all fit `blocks` together, and each the context; 0 if none does."""
         context = self.weighing.max_context
-        most = (context if context is not None else blocks * self.weighing.block_tokens + 1) - self.longest
+        # No engine runs an empty prompt, and none takes a cap as large as its context: one token is the prompt's.
+        most = (context if context is not None else blocks * self.weighing.block_tokens + 1) - max(self.longest, 1)
         return bisect_right(range(1, most + 1), blocks, key=lambda cap: self.weighing.blocks(self.demand(cap)))
 
 

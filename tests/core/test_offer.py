@@ -476,3 +476,12 @@ def test_a_bound_holds_at_least_what_the_exact_count_would(
     if isinstance(by_bound, Offer):
         assert isinstance(by_count, Offer), "what a bound lets in, the count does not refuse"
         assert by_bound.blocks >= by_count.blocks
+
+
+def test_a_cap_of_ours_is_never_the_whole_context_even_before_an_empty_prompt() -> None:
+    whole = Weighing(block_tokens=16, max_context=1024, whole_context_blocks=70)
+    found = answer(
+        asked(CapState.ABSENT), exact(0), weighing=whole, budget=Budget(100, 0), default_output=DefaultOutput(tokens=4096)
+    )
+    assert isinstance(found, Offer)
+    assert found.cap_to_write == 1023
