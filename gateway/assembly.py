@@ -254,17 +254,24 @@ class Gateway:
             rooms.running.cut_all()
             return False
         self._controller.drain()
-        ended = asyncio.create_task(rooms.tally.wait_until_idle(), name="drained")
+        ended = asyncio.create_task(self._all_ended(), name="drained")
         stopped = asyncio.create_task(self._stop_now.wait(), name="second signal")
         await asyncio.wait({ended, stopped}, timeout=settings.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
         was_stopped = stopped.done()
         if not ended.done():
-            log.info("cutting what still runs", extra={"fields": {"requests": rooms.tally.unfinished}})
+            log.info("cutting what still runs", extra={"fields": {"requests": max(rooms.tally.unfinished, len(rooms.running))}})
             rooms.running.cut_all()
             await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
         for task in (ended, stopped):
             task.cancel()
         return not was_stopped
+
+    async def _all_ended(self) -> None:
+        """Return once no request is on its way, and no uncounted call either."""
+        tally, running = self._rooms.tally, self._rooms.running
+        while tally.unfinished or len(running):
+            await tally.wait_until_idle()
+            await running.wait_until_idle()
 
     async def _stop(self) -> None:
         await self._rooms.recount.stop()

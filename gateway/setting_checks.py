@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -175,10 +176,18 @@ def _unusable_models(settings: Settings) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
+def _is_everywhere(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def _shared_port(settings: Settings) -> list[str]:
-    everywhere = {"0.0.0.0", "::"}
     hosts = {settings.host, settings.admin_host}
-    if settings.port == 0 or settings.port != settings.admin_port or not (len(hosts) == 1 or hosts & everywhere):
+    if settings.port == 0 or settings.port != settings.admin_port:
+        return []
+    if len(hosts) == 2 and not any(map(_is_everywhere, hosts)):
         return []
     return [f"KVGATE_PORT and KVGATE_ADMIN_PORT are both {settings.port}: give one of them another port, or 0 for a free one"]
 

@@ -4,6 +4,7 @@ from gateway.core.decisions import Mode
 from gateway.core.errors import Rejected
 from gateway.core.outcomes import RejectReason
 from gateway.web.rooms import Rooms
+from gateway.web.running import shutting_down
 
 
 def refuse_unread(rooms: Rooms) -> None:
@@ -16,7 +17,7 @@ def refuse_unread(rooms: Rooms) -> None:
         return
     book = rooms.controller.snapshot()
     if book.draining:
-        raise Rejected("this gateway is shutting down", reason=RejectReason.DRAINING, retry_after_s=None)
+        raise shutting_down()
     pool = rooms.roster.pool_for(None)
     lines = book.pools.get(pool.name, {}) if pool is not None else {}
     if lines and all(line.requests >= rooms.choices.queue_requests for line in lines.values()):

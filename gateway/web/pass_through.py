@@ -17,6 +17,7 @@ from gateway.relay.headers import answer_headers
 from gateway.relay.stream import is_event_stream
 from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
+from gateway.web.running import shutting_down
 from gateway.web.upload import BodySpace, read_upload
 from gateway.web.upstream import Upstream
 
@@ -31,28 +32,50 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
     client = AsgiDownstream(receive, send)
     task = asyncio.current_task()
     assert task is not None, "an ASGI server calls its application in a task"
-    client.on_gone(lambda: _cancel(task))
+    call = _Call(client, task)
+    client.on_gone(call.end)
     space = rooms.body_room.open()
+    rooms.running.add(call)
     try:
-        await _relay(rooms, scope, client, space)
+        await _relay(rooms, scope, call, space)
     except GatewayError as error:
         client.on_gone(None)
         await write_error(client, error, rooms.jitter)
     except asyncio.CancelledError:
-        if not client.gone:
+        if not client.gone and not call.is_cut:
             raise
         task.uncancel()
+        if call.head_sent:
+            client.abort()
+        elif not client.gone:
+            client.on_gone(None)
+            await write_error(client, shutting_down(), rooms.jitter)
     finally:
+        rooms.running.discard(call)
         client.unwatch()
         space.close()
 
 
-def _cancel(task: asyncio.Task[Any]) -> None:
-    task.cancel()
+class _Call:
+    """One uncounted call. It ends when its client leaves, or is cut at the end of a drain."""
+
+    def __init__(self, client: AsgiDownstream, task: asyncio.Task[Any]) -> None:
+        self.client = client
+        self.head_sent = False
+        self.is_cut = False
+        self._task = task
+
+    def end(self) -> None:
+        self._task.cancel()
+
+    def cut(self, stage: UpstreamStage) -> None:
+        if not self.client.gone:
+            self.is_cut = True
+            self._task.cancel()
 
 
-async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream, space: BodySpace) -> None:
-    choices = rooms.choices
+async def _relay(rooms: Rooms, scope: dict[str, Any], call: _Call, space: BodySpace) -> None:
+    choices, client = rooms.choices, call.client
     body = await read_upload(
         client, scope["headers"], space, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
     )
@@ -61,24 +84,23 @@ async def _relay(rooms: Rooms, scope: dict[str, Any], client: AsgiDownstream, sp
     exchange = await upstream.send(
         scope["method"].encode(), scope["raw_path"], scope.get("query_string", b""), scope["headers"], body
     )
-    head_sent = False
     reader = _Reader(client, choices.clocks.send_s)
     rooms.watchdog.watch(reader)
     try:
         async with asyncio.timeout(choices.clocks.total_s):
             head = await exchange.head()
             headers = answer_headers(head.headers, is_event_stream=is_event_stream(head), length_changes=False)
-            head_sent = True
+            call.head_sent = True
             await client.write_head(head.status, headers)
             while data := await exchange.read():
                 await client.write_body(data)
             await client.finish()
     except TimeoutError:
-        if not head_sent:
+        if not call.head_sent:
             raise UpstreamFailed(name, UpstreamStage.TOTAL, "an uncounted call took too long") from None
         client.abort()
     except UpstreamFailed:
-        if not head_sent:
+        if not call.head_sent:
             raise
         client.abort()
     finally:

@@ -1,8 +1,16 @@
-"""What is on its way now, requests and the answers that take their place: what a drain waits for, and in the end cuts."""
+"""What is on its way now, requests and the answers that take their place, and uncounted calls: what a drain waits for, and in
+the end cuts."""
 
+import asyncio
 from typing import Protocol
 
-from gateway.core.errors import UpstreamStage
+from gateway.core.errors import Rejected, UpstreamStage
+from gateway.core.outcomes import RejectReason
+
+
+def shutting_down() -> Rejected:
+    """What is told to who comes during a drain, or has no answer yet at its end."""
+    return Rejected("this gateway is shutting down", reason=RejectReason.DRAINING, retry_after_s=None)
 
 
 class Cuttable(Protocol):
@@ -17,6 +25,7 @@ class Running:
     def __init__(self) -> None:
         self._work: set[Cuttable] = set()
         self._is_cut = False
+        self._became_idle = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._work)
@@ -28,6 +37,14 @@ class Running:
 
     def discard(self, work: Cuttable) -> None:
         self._work.discard(work)
+        if not self._work:
+            self._became_idle.set()
+
+    async def wait_until_idle(self) -> None:
+        """Return once nothing is on its way."""
+        while self._work:
+            self._became_idle.clear()
+            await self._became_idle.wait()
 
     def cut_all(self) -> None:
         """End everything now: streams with an error event, other answers visibly broken, requests without one refused."""

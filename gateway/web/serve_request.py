@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.offer import CountKind
-from gateway.core.outcomes import Outcome, RejectReason
+from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Ticket
 from gateway.dialects.dialect import Dialect
@@ -24,6 +24,7 @@ from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
+from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
 
@@ -70,7 +71,7 @@ async def _until_cut(rooms: Rooms, line: "Line") -> Outcome:
         if not line.is_cut:
             raise
         line.task.uncancel()
-        raise Rejected("this gateway is shutting down", reason=RejectReason.DRAINING, retry_after_s=None) from None
+        raise shutting_down() from None
     finally:
         rooms.running.discard(line)
 

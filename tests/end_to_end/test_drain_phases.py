@@ -11,7 +11,7 @@ import pytest
 
 from support.bench import CHAT, COMPLETIONS, block_body, chat_body
 from support.fake_engine import FakeEngine
-from support.fake_upstream import FakeExchange, FakeUpstream, eventually
+from support.fake_upstream import FakeExchange, FakeUpstream, eventually, head, send_raw
 from support.gateway_process import CASE_SETTINGS, GatewayProcess, running_gateway
 from support.http_client import Answer, Connection, open_post
 
@@ -81,6 +81,28 @@ async def test_a_request_that_has_no_answer_when_the_drain_ends_is_refused_like_
     assert answer.is_tidy
     assert answer.head.get("retry-after") is not None
     assert answer.head.get("x-kvgate-request-id") is not None
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_an_uncounted_call_has_the_grace_of_the_drain_and_then_an_honest_end(has_begun: bool) -> None:
+    engine = CountsForEver()
+    async with FakeUpstream(default=engine) as fake, running_gateway([fake.url], SETTINGS, watched=False) as gateway:
+        if has_begun:
+            fake.script("begun", send_raw(head(200, [(b"content-length", b"10")]) + b"half", then="hang"))
+        client = await open_post(gateway.url, "/tokenize", {"prompt": "hi"}, {"x-tag": "begun"} if has_begun else {})
+        async with client:
+            await eventually(lambda: any(request.target == b"/tokenize" for request in fake.requests))
+            if has_begun:
+                await client.head()
+                assert await client.read() == b"half"
+            stopping = asyncio.create_task(gateway.stop(within_s=10))
+            answer = await (client.rest() if has_begun else client.answer())
+            ended = await stopping
+    assert ended.code == 0
+    if has_begun:
+        assert (answer.body, answer.is_tidy) == (b"half", False)
+    else:
+        assert (answer.status, answer.error["code"]) == (503, "draining")
 
 
 async def _until_it_is_there(gateway: GatewayProcess) -> None:
