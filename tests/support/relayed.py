@@ -19,6 +19,7 @@ from gateway.relay.timeline import Timeline
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 from gateway.relay.upstream_request import WireRequest
 from gateway.relay.watchdog import Clocks
+from support.heard import Heard
 from support.manual_clock import ManualClock
 from support.tickets import A, ticket
 
@@ -72,6 +73,7 @@ class Relayed:
         self.client = Client()
         self.releases = 0
         self.gaps: list[list[float]] = []
+        self.heard = Heard()
         self.exchange = UpstreamExchange(A, WireRequest((b"",), is_head=False), read_ahead_bytes=1 << 18)
         self.grant = Grant(Granted(ticket(1), A, 1, 1), self._released)
         self.timeline = Timeline(arrived=self.clock.now(), sent=self.clock.now())
@@ -82,6 +84,7 @@ class Relayed:
             self.client,
             OpenAIChat(),
             self.grant,
+            self.heard.running(is_stream=is_stream, now=self.clock.now()),
             is_stream=is_stream,
             clocks=CLOCKS,
             timeline=self.timeline,
