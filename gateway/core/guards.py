@@ -187,4 +187,3 @@ class Guards:
         if page is None:
             page = self._pages[name] = _Page()
         return page
-
