@@ -1,34 +1,12 @@
 """What admission learns of an answer while it runs: in steps and sums, never per chunk."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from gateway.admission.running_answer import STEP_TOKENS, Reports, RunningAnswer
+from gateway.admission.running_answer import STEP_TOKENS, RunningAnswer
 from gateway.core.commitment import Ending
 from gateway.core.demand import Usage
 from gateway.core.pace import Pace
-from gateway.core.ticket import Need
-from support.tickets import A, ticket
-
-
-@dataclass
-class Heard:
-    progress: list[int] = field(default_factory=list)
-    first_tokens: list[bool] = field(default_factory=list)
-    gaps: list[tuple[float, int]] = field(default_factory=list)
-    learned: list[tuple[int, Ending]] = field(default_factory=list)
-
-
-def running(heard: Heard, *, is_stream: bool = True, seats: int = 1, pace: Pace | None = None) -> RunningAnswer:
-    reports = Reports(
-        progress=lambda ticket, tokens: heard.progress.append(tokens),
-        first_token=lambda ticket, seen: heard.first_tokens.append(seen),
-        gaps=lambda name, seconds, tokens: heard.gaps.append((round(seconds, 6), tokens)),
-        learn=lambda ticket, tokens, ending: heard.learned.append((tokens, ending)),
-    )
-    one = ticket(1, needs={A: Need(9, seats)})
-    return RunningAnswer(one, A, is_stream=is_stream, patience_s=5.0, pace=pace or Pace(), reports=reports, now=100.0)
+from support.heard import Heard
 
 
 def look(answer: RunningAnswer, now: float, *, events: int = 0, text_bytes: int = 0, is_blocked: bool = False) -> None:
@@ -37,7 +15,7 @@ def look(answer: RunningAnswer, now: float, *, events: int = 0, text_bytes: int 
 
 def test_progress_is_reported_in_steps() -> None:
     heard = Heard()
-    answer = running(heard)
+    answer = heard.running()
     answer.first_token(100.1)
     for number in range(1, 100):
         look(answer, 100.0 + number / 4, events=number)
@@ -47,7 +25,7 @@ def test_progress_is_reported_in_steps() -> None:
 
 def test_gaps_are_what_the_engine_took_and_not_what_the_client_did() -> None:
     heard = Heard()
-    answer = running(heard)
+    answer = heard.running()
     answer.first_token(100.0)
     look(answer, 100.25, events=1)
     look(answer, 100.5, events=11)
@@ -62,7 +40,7 @@ def test_gaps_are_what_the_engine_took_and_not_what_the_client_did() -> None:
 
 def test_sequences_that_take_turns_tell_no_gap_and_step_together() -> None:
     heard = Heard()
-    answer = running(heard, seats=4)
+    answer = heard.running(seats=4)
     for number in range(1, 9):
         look(answer, 100.0 + number, events=40 * number)
     assert heard.gaps == []
@@ -71,7 +49,7 @@ def test_sequences_that_take_turns_tell_no_gap_and_step_together() -> None:
 
 def test_a_prompt_counts_as_computed_after_a_while_whatever_was_seen() -> None:
     heard = Heard()
-    answer = running(heard, is_stream=False)
+    answer = heard.running(is_stream=False)
     look(answer, 104.9)
     assert heard.first_tokens == []
     look(answer, 105.1)
@@ -83,32 +61,24 @@ def test_a_plain_answer_is_taken_to_progress_at_half_the_pace_of_others() -> Non
     heard, pace = Heard(), Pace()
     pace.saw_gaps(1.0, 50, now=0.0)
     pace.saw_gaps(1.0, 50, now=2.0)
-    answer = running(heard, is_stream=False, pace=pace)
+    answer = heard.running(is_stream=False, pace=pace)
     look(answer, 110.0)
     assert heard.progress == [250]
 
 
 def test_its_end_is_learned_from_its_usage_and_else_from_what_was_seen() -> None:
     heard, pace = Heard(), Pace()
-    answer = running(heard, pace=pace)
+    answer = heard.running(pace=pace)
     answer.ended(Ending.FINISHED, usage=Usage(10, 77), events=70, text_bytes=308, now=101.0)
     assert pace.progress(events=0, text_bytes=400, elapsed_s=0.0) == 100
-    running(heard, pace=pace).ended(Ending.LEFT, usage=None, events=7, text_bytes=40, now=101.0)
-    running(heard, pace=pace).ended(Ending.LEFT, usage=None, events=0, text_bytes=0, now=101.0)
+    heard.running(pace=pace).ended(Ending.LEFT, usage=None, events=7, text_bytes=40, now=101.0)
+    heard.running(pace=pace).ended(Ending.LEFT, usage=None, events=0, text_bytes=0, now=101.0)
     assert heard.learned == [(77, Ending.FINISHED), (10, Ending.LEFT)], "of what said nothing nothing is learned"
 
 
 def test_what_a_prompt_really_was_is_told_to_the_pace() -> None:
     pace = Pace()
-    one = RunningAnswer(
-        ticket(1),
-        A,
-        is_stream=False,
-        patience_s=1.0,
-        pace=pace,
-        reports=Reports(lambda *_: None, lambda *_: None, lambda *_: None, lambda *_: None),
-        now=0.0,
-    )
+    one = Heard().running(is_stream=False, pace=pace, now=0.0)
     one.ended(Ending.FINISHED, usage=Usage(400, 10, cached_tokens=100), events=0, text_bytes=0, now=2.0)
     assert pace.computed_share == pytest.approx(1.0), "a ticket that counted nothing teaches nothing"
     assert pace.progress(events=0, text_bytes=0, elapsed_s=4.0) == 10
