@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -25,10 +25,10 @@ import uvloop
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
-from gateway.backend_settings import BackendAddress
 from gateway.backend_specs import backend_keys, backend_spec
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
+from gateway.backends.ranks import RANK_HEADER, with_ranks
 from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
 from gateway.backends.watch import BackendSpec
@@ -37,7 +37,6 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
-from gateway.core.names import BackendName
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
 from gateway.metrics import GaugeName, GaugeRow, Metrics
@@ -93,7 +92,28 @@ async def _serve(settings: Settings) -> int:
     except OSError as error:
         log.error(str(error))
         return EXIT_FAILED
-    return await Gateway(settings, MonotonicClock()).run(data_socket, admin_socket)
+    specs = await _first_look(settings)
+    return await Gateway(settings, MonotonicClock(), specs).run(data_socket, admin_socket)
+
+
+async def _first_look(settings: Settings) -> list[BackendSpec]:
+    """The backends as they were given, but each of several engines behind one address by itself."""
+    prober = Prober(tls=client_context(settings.ca_file))
+    try:
+        return await with_ranks(_specs(settings), prober)
+    finally:
+        await prober.close()
+
+
+def _specs(settings: Settings) -> list[BackendSpec]:
+    keys = backend_keys(settings)
+    specs: list[BackendSpec] = []
+    for address in settings.backends:
+        spec, cuts = backend_spec(settings, address, keys)
+        for said in cuts:
+            log.info("%s: %s", address.name, said)
+        specs.append(spec)
+    return specs
 
 
 def _listen(setting: str, host: str, port: int) -> socket.socket:
@@ -116,7 +136,8 @@ class _Server(uvicorn.Server):
 class Gateway:
     """Every object of one gateway, built in the order in which they need each other."""
 
-    def __init__(self, settings: Settings, clock: Clock) -> None:
+    def __init__(self, settings: Settings, clock: Clock, specs: Sequence[BackendSpec] | None = None) -> None:
+        """specs: the backends, None for those of the settings."""
         self._settings = settings
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,8 +146,9 @@ class Gateway:
         self._failed = False
         self._lifecycle = Lifecycle(started=clock.now())
         tls = client_context(settings.ca_file)
-        keys = backend_keys(settings)
-        names = [address.name for address in settings.backends]
+        if specs is None:
+            specs = _specs(settings)
+        names = [spec.name for spec in specs]
 
         self._evidence = evidence = Evidence()
         self._state_file = StateFile(settings.state_file, evidence, clock) if settings.state_file is not None else None
@@ -142,7 +164,7 @@ class Gateway:
         )
         self._controller = controller = Controller(book, clock)
         self._roster = roster = Roster(
-            [self._spec(address, keys) for address in settings.backends],
+            specs,
             prober=Prober(tls=tls),
             clock=clock,
             queue_timeout_s=settings.queue_timeout_s,
@@ -160,10 +182,7 @@ class Gateway:
             controller=controller,
             evidence=evidence,
             recount=Recount(counter, controller),
-            upstreams={
-                address.name: _upstream(roster.view(address.name), settings, tls, keys.get(address.name))
-                for address in settings.backends
-            },
+            upstreams={spec.name: _upstream(roster.view(spec.name), settings, tls, spec.key, spec.rank) for spec in specs},
             running=Running(),
             watchdog=self._watchdog,
             tally=Tally(),
@@ -186,12 +205,6 @@ class Gateway:
         for door in self._doors.values():
             yield GaugeRow(GaugeName.CONNECTIONS, (door.port,), door.connections)
         yield GaugeRow(GaugeName.LOG_LINES_DROPPED, (), logs.dropped_lines())
-
-    def _spec(self, address: BackendAddress, keys: Mapping[BackendName, str]) -> BackendSpec:
-        spec, cuts = backend_spec(self._settings, address, keys)
-        for said in cuts:
-            log.info("%s: %s", address.name, said)
-        return spec
 
     def _backend_changed(self, view: BackendView) -> None:
         """The roster learned something that admission must know."""
@@ -393,7 +406,7 @@ def _choices(settings: Settings) -> Choices:
     )
 
 
-def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: str | None) -> Upstream:
+def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: str | None, rank: int | None) -> Upstream:
     parts = urlsplit(view.url)
     assert parts.hostname is not None, "settings take no URL without a host"
     is_tls = parts.scheme == "https"
@@ -409,4 +422,5 @@ def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: s
         host=parts.netloc.encode("idna" if not parts.netloc.isascii() else "ascii"),
         base_path=quote(parts.path, safe="/%:@!$&'()*+,;=~").encode(),
         bearer=key,
+        pinned=() if rank is None else ((RANK_HEADER, str(rank).encode()),),
     )

@@ -54,10 +54,13 @@ class Answer:
 
 
 class Probe(Protocol):
-    """Questions to one backend."""
+    """Questions to one backend. rank: of several engines behind the address, the one that is meant."""
 
     @property
     def name(self) -> BackendName: ...
+
+    @property
+    def rank(self) -> int | None: ...
 
     async def get(self, path: str, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
         """The answer to GET `path`; 404 and 501 are answers as well.
@@ -75,8 +78,11 @@ class Probe(Protocol):
 class HttpProbe:
     """Questions over HTTP. `url` is the backend's base, without user info and without a trailing /v1."""
 
-    def __init__(self, name: BackendName, url: str, *, client: httpx.AsyncClient, key: str | None, limit_s: float) -> None:
+    def __init__(
+        self, name: BackendName, url: str, *, client: httpx.AsyncClient, key: str | None, rank: int | None, limit_s: float
+    ) -> None:
         self.name = name
+        self.rank = rank
         self._url = url
         self._client = client
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -137,6 +143,7 @@ class RememberingProbe:
 
     def __init__(self, probe: Probe) -> None:
         self.name = probe.name
+        self.rank = probe.rank
         self._probe = probe
         self._answers: dict[str, Answer] = {}
 
@@ -168,9 +175,9 @@ class Prober:
         # httpx tells each request at info level: one line every two seconds for each backend.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
-    def probe(self, name: BackendName, url: str, *, key: str | None = None) -> Probe:
+    def probe(self, name: BackendName, url: str, *, key: str | None = None, rank: int | None = None) -> Probe:
         """Questions to one backend. key: sent as a bearer token."""
-        return HttpProbe(name, url, client=self._client, key=key, limit_s=self._limit_s)
+        return HttpProbe(name, url, client=self._client, key=key, rank=rank, limit_s=self._limit_s)
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -41,12 +41,16 @@ log = logging.getLogger("kvgate.backends")
 
 @dataclass(frozen=True, slots=True)
 class BackendSpec:
-    """What the operator said of one backend. url: as `clean_url` leaves it. engine: a name of the table, or auto."""
+    """What the operator said of one backend. url: as `clean_url` leaves it. engine: a name of the table, or auto.
+
+    rank: of several engines behind the address, the one that is meant; None: there is one, or nobody knows.
+    """
 
     name: BackendName
     url: str
     engine: str = AUTO
     key: str | None = field(default=None, repr=False)
+    rank: int | None = None
     given: GivenCapacity = field(default_factory=GivenCapacity)
 
 
@@ -378,8 +382,10 @@ def _describe(report: EngineReport, capacity: Capacity) -> str:
     context = "unknown" if weighing.max_context is None else str(weighing.max_context)
     seats = "" if budget.seats is None else f", {budget.seats} seats"
     version = f" {report.version}" if report.version else ""
+    others = [f"{source} {blocks}" for source, blocks in capacity.budgets.items() if source != capacity.source]
+    beside = f"; {', '.join(others)}" if others else ""
     return (
-        f"{report.engine}{version}: {budget.blocks} blocks of {weighing.block_tokens} tokens ({capacity.source}),"
+        f"{report.engine}{version}: {budget.blocks} blocks of {weighing.block_tokens} tokens ({capacity.source}{beside}),"
         f" {budget.reserve_blocks} in reserve{seats}, context {context}"
     )
 

@@ -143,21 +143,21 @@ class Finding:
 
 async def _look(settings: "Settings", *, with_trial: bool) -> list[Finding]:
     """One round of questions to every backend, and the trials after it, one backend at a time."""
-    import ssl
-
     from gateway.backend_specs import backend_keys, backend_spec
     from gateway.backends.probe import Prober
+    from gateway.backends.ranks import with_ranks
     from gateway.backends.roster import Roster
     from gateway.backends.trial import run_trial
     from gateway.clock import MonotonicClock
+    from gateway.tls import client_context
 
     try:
         keys = backend_keys(settings)
         specs = [backend_spec(settings, address, keys)[0] for address in settings.backends]
     except (OSError, ValueError) as error:
         exit_with(str(error))
-    tls = ssl.create_default_context(cafile=str(settings.ca_file) if settings.ca_file else None)
-    prober = Prober(tls=tls, limit_s=_TRIAL_LIMIT_S if with_trial else _LOOK_LIMIT_S)
+    prober = Prober(tls=client_context(settings.ca_file), limit_s=_TRIAL_LIMIT_S if with_trial else _LOOK_LIMIT_S)
+    specs = await with_ranks(specs, prober)
     roster = Roster(specs, prober=prober, clock=MonotonicClock(), queue_timeout_s=settings.queue_timeout_s)
     try:
         for _ in range(3):  # as often as a backend may fail before it counts as gone

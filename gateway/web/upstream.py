@@ -10,12 +10,16 @@ from gateway.relay.upstream_pool import UpstreamPool
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """host: what goes into `Host`. base_path: what stands before every path, b"" or b"/prefix". bearer: the backend's key."""
+    """host: what goes into `Host`. base_path: what stands before every path, b"" or b"/prefix". bearer: the backend's key.
+
+    pinned: headers of ours that say which of several engines behind the address is meant; a caller's own are dropped.
+    """
 
     pool: UpstreamPool
     host: bytes
     base_path: bytes
     bearer: str | None
+    pinned: tuple[Header, ...] = ()
 
     async def send(self, method: bytes, path: bytes, query: bytes, headers: Sequence[Header], body: bytes) -> UpstreamExchange:
         """Send a caller's request on. path: as it stands in a request line, percent-encoded; it begins with a slash.
@@ -24,5 +28,9 @@ class Upstream:
         """
         has_own = header_value(headers, b"authorization") is not None or header_value(headers, b"x-api-key") is not None
         authorization = None if has_own or self.bearer is None else b"Bearer " + self.bearer.encode()
+        onward = onward_headers(headers, host=self.host, authorization=authorization)
+        if self.pinned:
+            names = {name.lower() for name, _ in self.pinned}
+            onward = [*(header for header in onward if header[0].lower() not in names), *self.pinned]
         target = self.base_path + path + (b"?" + query if query else b"")
-        return await self.pool.send(method, target, onward_headers(headers, host=self.host, authorization=authorization), body)
+        return await self.pool.send(method, target, onward, body)

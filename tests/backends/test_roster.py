@@ -10,6 +10,7 @@ import pytest
 
 from gateway.backends.capacity import GivenCapacity
 from gateway.backends.probe import Prober
+from gateway.backends.ranks import with_ranks
 from gateway.backends.roster import BackendSpec, BackendView, Roster, clean_url
 from gateway.core.names import BackendName
 from gateway.core.reserve import Reserve
@@ -518,3 +519,37 @@ async def test_two_engines_behind_one_address_are_planned_with_the_smaller_budge
     ]
     assert len([line for line in lines(caplog) if "several engines" in line]) == 1
     assert any("several engines" in warning for warning in capacity.warnings)
+
+
+async def test_data_parallel_engines_become_backends_of_their_own_with_their_own_gauges(house: House) -> None:
+    engine = await house.engine()
+    script_vllm(engine, engines=2, blocks=130, usage=0.25)
+    page = engine.answers["/metrics"].body.decode()
+    second_gauge = 'vllm:kv_cache_usage_perc{engine="1",model_name="tiny"}'
+    busy = page.replace(f"{second_gauge} 0.25", f"{second_gauge} 0.5")
+    engine.text("/metrics", busy)
+    prober = Prober(tls=NO_TLS)
+    specs = await with_ranks([BackendSpec(A, engine.url), BackendSpec(B, "http://127.0.0.1:9")], prober)
+    await prober.close()
+    assert [(spec.name, spec.rank) for spec in specs] == [("a.0", 0), ("a.1", 1), ("b", None)]
+    roster = house.roster(*specs[:2])
+    await house.looks(roster, 1)
+    first, second = roster.views()
+    assert first.capacity is not None
+    assert second.capacity is not None
+    # 130 is what both have together; each has 65 with its null block.
+    assert [view.capacity.budget.blocks for view in (first, second) if view.capacity] == [64, 64]
+    assert (first.used_blocks, second.used_blocks) == (16, 32)
+    assert first.capacity.warnings == ()
+    pool = roster.pool_for("tiny")
+    assert pool is not None
+    assert len(pool.backends) == 2
+
+
+async def test_one_engine_stays_one_backend(house: House) -> None:
+    engine = await house.engine()
+    script_vllm(engine)
+    prober = Prober(tls=NO_TLS)
+    spec = BackendSpec(A, engine.url)
+    assert await with_ranks([spec], prober) == [spec]
+    await prober.close()

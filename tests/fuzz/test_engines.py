@@ -12,8 +12,10 @@ from fuzz.mutation import mutate, try_all
 from fuzz.test_texts import PAGE
 from gateway.backends.capacity import Capacity, GivenCapacity, work_out
 from gateway.backends.engines import ENGINES, EngineReport, LiveUse, identify
+from gateway.backends.fitted_geometry import GivenGeometry, GivenMemory
 from gateway.backends.probe import Answer, NeedsKey, RememberingProbe
 from gateway.core.errors import UpstreamFailed, UpstreamStage
+from gateway.core.geometry.model_config import read_model
 from gateway.core.names import BackendName
 from gateway.dialects import DIALECTS
 
@@ -21,6 +23,7 @@ ANSWERS: dict[str, list[bytes]] = {
     "/v1/models": [
         b'{"object":"list","data":[{"id":"tiny","owned_by":"vllm","max_model_len":1024,"parent":null}]}',
         b'{"object":"list","data":[{"id":"smollm2","owned_by":"llamacpp","meta":{"n_ctx":1024,"n_ctx_train":8192}}]}',
+        b'{"object":"list","data":[{"id":"tiny","owned_by":"sglang","max_model_len":1024}]}',
         b'{"object":"list","data":[{"id":"tiny","owned_by":"nvidia","context_window":1024}]}',
     ],
     "/version": [b'{"version":"0.32.0+cpu"}'],
@@ -28,6 +31,7 @@ ANSWERS: dict[str, list[bytes]] = {
         PAGE,
         b'vllm:cache_config_info{block_size="32",engine="0",kv_cache_size_tokens="2080",num_gpu_blocks="65"} 1.0\n',
         b'dynamo_frontend_model_total_kv_blocks{model="t"} 64\ndynamo_frontend_model_kv_cache_block_size{model="t"} 32\n',
+        b'sglang:max_total_num_tokens{tp_rank="0"} 65536.0\nsglang:kv_used_tokens{tp_rank="0"} 100.0\n',
         b"llamacpp:requests_processing 1\nllamacpp:requests_deferred 3\n",
     ],
     "/props": [b'{"default_generation_settings":{"n_ctx":1024},"total_slots":4,"build_info":"b1"}'],
@@ -35,13 +39,30 @@ ANSWERS: dict[str, list[bytes]] = {
         b'{"info":{"title":"NVIDIA Dynamo OpenAI Frontend","version":"1.6.1"},"paths":{"/load_model":{"post":{}}}}'
     ],
     "/health": [b'{"status":"ok"}'],
+    "/server_info": [
+        b'{"version":"0.5.23","page_size":64,"max_total_num_tokens":65536,"dp_size":1,"internal_states":[{"page_size":64}]}'
+    ],
+    "/info": [b'{"model_id":"t","router":"text-generation-router","max_total_tokens":4096,"max_batch_total_tokens":16000}'],
 }
+
+
+SLIDING = read_model(
+    {
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "hidden_size": 64,
+        "sliding_window": 512,
+    }
+)
 
 
 class OddProbe:
     """Answers each path with a mutated sample, with a status that may be odd, or not at all."""
 
     name = BackendName("odd")
+    rank = None
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -68,7 +89,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def check_report(report: EngineReport, use: LiveUse) -> None:
-    for given in (GivenCapacity(), GivenCapacity(kv_blocks=64, block_tokens=16), GivenCapacity(share=0.5, max_context=100)):
+    givens = (GivenCapacity(), GivenCapacity(kv_blocks=64, block_tokens=16), GivenCapacity(share=0.5, max_context=100))
+    for given in (*givens, GivenCapacity(geometry=GivenGeometry(SLIDING), memory=GivenMemory(2**34, 2**33))):
         for distrust in (None, "it preempted"):
             capacity = work_out(report, given, distrust=distrust)
             if isinstance(capacity, Capacity):

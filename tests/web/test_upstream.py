@@ -54,3 +54,16 @@ async def test_the_backends_key_is_only_for_callers_without_one(
     async with FakeUpstream(default=answer()) as fake:
         _, arrived = await sent(fake, b"/version", headers=headers)
     assert arrived.get(b"authorization") == authorization
+
+
+async def test_which_of_several_engines_is_meant_is_ours_to_say() -> None:
+    async with FakeUpstream(default=answer()) as fake:
+        pool = UpstreamPool(fake.host, fake.port, backend=BackendName("a.1"))
+        upstream = Upstream(pool, host=b"engine", base_path=b"", bearer=None, pinned=((b"X-data-parallel-rank", b"1"),))
+        given = [(b"host", b"gateway"), (b"x-data-parallel-rank", b"0"), (b"x-other", b"stays")]
+        exchange = await upstream.send(b"POST", b"/v1/completions", b"", given, b"{}")
+        await exchange.head()
+        pool.close()
+    ranks = [value for name, value in fake.requests[-1].headers if name.lower() == b"x-data-parallel-rank"]
+    assert ranks == [b"1"]
+    assert (b"x-other", b"stays") in fake.requests[-1].headers

@@ -5,7 +5,8 @@ What it says and what we make of it:
   num_gpu_blocks - 1, and `kv_cache_usage_perc` is the used part of those.
 * kv_cache_size_tokens there is the engine's own figure for requests of full length; capacity.py compares with it.
 * With data parallelism num_gpu_blocks is the sum over all engines behind the address, kv_cache_size_tokens is one's. A
-  request lives in one of them and nothing tells in which: one engine's part is the budget.
+  request lives in one of them and nothing tells in which: one engine's part is the budget, until each is a backend of its
+  own (ranks.py).
 * No answer names the device. A build for the CPU says so in its version (`+cpu`), or is known by two signs together: the
   CPU backend takes blocks of a multiple of 32 only, and the server's process maps less memory than the CUDA or ROCm
   libraries of a GPU build need by themselves.
@@ -25,7 +26,7 @@ from gateway.core.engine_rules import EngineRules
 from gateway.core.geometry import ceil_div
 from gateway.core.request import InferenceRequest
 
-_CONFIG: Final = "vllm:cache_config_info"
+CONFIG_METRIC: Final = "vllm:cache_config_info"
 _USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second up to 0.9
 _RUNNING: Final = "vllm:num_requests_running"
 _WAITING: Final = "vllm:num_requests_waiting"
@@ -37,7 +38,7 @@ _ENDINGS: Final = "vllm:request_success_total"
 _STARTED: Final = "process_start_time_seconds"
 _MAPPED: Final = "process_virtual_memory_bytes"
 _WANTED: Final = (
-    *(_CONFIG, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS),
+    *(CONFIG_METRIC, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS),
     *(_ANSWERS, _ENDINGS, _STARTED, _MAPPED),
 )
 
@@ -74,14 +75,14 @@ class Vllm:
         listing = await probe.get("/v1/models")
         models = listed_models(listing.json(), ("max_model_len",))
         page = await _read_page(probe)
-        is_vllm = page.named(_CONFIG, _RUNNING) or any(model.owned_by == "vllm" for model in models or ())
+        is_vllm = page.named(CONFIG_METRIC, _RUNNING) or any(model.owned_by == "vllm" for model in models or ())
         if not is_vllm:
             return None
         version = word(member((await probe.get("/version")).json(), "version"))
         cache = _read_cache(page)
         spare_blocks, why = _spare_blocks(version, page, cache.block_tokens)
         warning = ""
-        if cache.engines > 1:
+        if cache.engines > 1 and probe.rank is None:
             warning = (
                 f"{cache.engines} engines answer behind one address ({cache.total_blocks} blocks in all): planned with one"
                 f" engine's {cache.blocks_of_one}, for nothing tells where a request goes; list each engine as a backend"
@@ -182,13 +183,20 @@ def _read_count(answer: object) -> int | None:
 
 
 async def _read_page(probe: Probe) -> Exposition:
+    """The page; where one of several engines is meant, its lines, and what all say of their caches together."""
     answer = await probe.get("/metrics")
-    return read_exposition(answer.text() if answer.ok else "", _WANTED)
+    page = read_exposition(answer.text() if answer.ok else "", _WANTED)
+    if probe.rank is None:
+        return page
+    own = (None, str(probe.rank))
+    return Exposition(
+        tuple(sample for sample in page.samples if sample.name == CONFIG_METRIC or sample.labels.get("engine") in own)
+    )
 
 
 def _read_cache(page: Exposition) -> _Cache:
     """The cache of the page: the smallest figure where several lines differ, for each is one that a request may meet."""
-    infos = page.named(_CONFIG)
+    infos = page.named(CONFIG_METRIC)
     engines = len({info.labels.get("engine", "0") for info in infos}) or 1
     totals = [blocks for info in infos if (blocks := positive(info.labels.get("num_gpu_blocks"))) is not None]
     sizes = [tokens for info in infos if (tokens := positive(info.labels.get("block_size"))) is not None]
@@ -251,7 +259,7 @@ def _identity(page: Exposition) -> tuple[object, ...]:
     """What changes when the engine starts anew or with another cache. Absent metrics (several API servers) stay absent."""
     configs = tuple(
         tuple(info.labels.get(label) for label in ("engine", "num_gpu_blocks", "block_size", "kv_cache_size_tokens"))
-        for info in page.named(_CONFIG)
+        for info in page.named(CONFIG_METRIC)
     )
     return configs, tuple(sample.value for sample in page.named(_STARTED))
 
