@@ -192,7 +192,10 @@ def _proved(plan: Plan, said: tuple[str, ...], partition: tuple[int, ...]) -> Fi
     if plan.settings.in_flight_tokens != DEFAULT_IN_FLIGHT_TOKENS and any(group.kind is Kind.WINDOW for group in plan.groups):
         found.append(f"its windows keep up to {plan.settings.in_flight_tokens} tokens in flight, by the engine's figures")
     if plan.settings.speculated:
-        found.append(f"its states keep {plan.settings.speculated} drafted tokens, by the engine's figures")
+        found.append(
+            f"its states hold {plan.settings.speculated} block(s) more than mode {plan.settings.state_mode} needs (drafted"
+            " tokens or checkpoints), by the engine's figures"
+        )
     return FittedGeometry(
         plan=plan,
         pools=_pools_to_weigh(pool),

@@ -7,7 +7,7 @@ from typing import Any, Final
 from gateway.core.geometry.groups import Kind, bytes_per_token
 from gateway.core.geometry.kv_memory import kv_budget_bytes, sessions_within
 from gateway.core.geometry.plan import PROMISE, Plan
-from gateway.core.geometry.pools import Pool, usable_blocks
+from gateway.core.geometry.pools import Pool, share_one_memory, usable_blocks
 from gateway.core.geometry.report import groups_report, number
 from gateway.core.reserve import Reserve, ReserveProblem, ReserveUnit
 from gateway.units import show_bytes
@@ -95,7 +95,7 @@ def plan_memory(
     )
     longest = next((tokens for tokens in reversed(lengths) if plan.sessions(tokens, available)), None)
     beside: dict[int, int] = {}
-    if longest is not None and pools:
+    if longest is not None and pools and not share_one_memory(pools):
         beside = {tokens: _beside(plan, longest, tokens, available) for tokens in lengths if tokens < longest}
     return Memory(
         total_bytes=total_bytes,
@@ -104,7 +104,7 @@ def plan_memory(
         runtime_bytes=runtime_bytes,
         reserve_bytes=reserve_bytes,
         available_bytes=available,
-        blocks=usable_blocks(pools, available) if pools else (),
+        blocks=usable_blocks(pools, available) if pools and not share_one_memory(pools) else (),
         sessions={tokens: plan.sessions(tokens, available) for tokens in lengths},
         sessions_by_bytes={tokens: sessions_within(available, max(plan.bytes_at(tokens), 1)) for tokens in lengths},
         beside_the_longest={longest: 1, **beside} if longest is not None and beside else {},
@@ -281,7 +281,7 @@ def _memory_lines(report: Report, memory: Memory) -> list[str]:
     reserve = f" - reserve {_gib(memory.reserve_bytes)}" if memory.reserve_bytes else ""
     taken = f"weights {_gib(memory.weights_bytes)}{estimate} - runtime {_gib(memory.runtime_bytes)}{reserve}"
     lines = [f"memory of one card: {_gib(memory.total_bytes)} - {taken} = {_gib(memory.available_bytes)}"]
-    for pool, blocks in zip(report.plan.pools_at(report.lengths[-1]), memory.blocks, strict=bool(memory.blocks)):
+    for pool, blocks in zip(report.plan.pools_at(report.lengths[-1]), memory.blocks, strict=False):  # none where not known
         lines.append(f"  {blocks:,} {pool.unit}s ({pool.name})")
     for tokens, count in memory.sessions.items():
         by_bytes = memory.sessions_by_bytes[tokens]

@@ -48,7 +48,7 @@ _HARMLESS: Final = re.compile(
     r"|use_qk_norm|qk_norm.*|qk_layernorm.*|use_qkv_bias|qkv_bias|qk_l2_norm|mla_use_.*|latent_moe_.*|moe_latent_size"
     r"|no_rope_.*|linear_(a_log|dt|allow)_.*|num_hash_layers|(num_)?key_value_heads|max_window_layers|use_bidirectional_attention|per_layer_.*input.*"
     r"|hidden_size_per_layer_input|vocab_size_per_layer_input|cross_attention_hidden_size|add_cross_attention"
-    r"|is_encoder_decoder|tie_encoder_decoder|encoder_no_repeat_ngram_size|scale_attention_softmax_in_fp32"
+    r"|compression_config|full_attn_mod|tie_encoder_decoder|encoder_no_repeat_ngram_size|scale_attention_softmax_in_fp32"
     r"|scale_attn_.*|reorder_and_upcast_attn|use_.*attention_layernorm|use_flash_attention|use_flash_attn"
     r"|mamba_(chunk_size|conv_bias|proj_bias|hidden_act|dt_rank|rms_norm|norm_before_gate|use_mlp|num_groups_extra)"
     r"|use_mamba_kernels|use_conv_bias|conv_bias|conv_use_xavier_init|conv_dim_out|chunk_size|ssm_(in|out)_multiplier"

@@ -11,13 +11,14 @@ from typing import Any, Final
 
 from gateway.core.geometry.engine_pools import ENGINE_POOLS, EngineSettings, Pools
 from gateway.core.geometry.groups import Group, Kind, Model, Storage, bytes_per_token, group_layers, ideal_bytes
-from gateway.core.geometry.pools import NoPool, usable_blocks
+from gateway.core.geometry.pools import NoPool, share_one_memory, usable_blocks
 from gateway.core.geometry.precision import AUTO, KvDtype, kv_dtype
 from gateway.core.geometry.rounding import is_whole
 from gateway.core.geometry.stages import cut, even_partition
 from gateway.core.geometry.vllm_pages import StateMode, VllmSettings
 
 LENGTHS: Final = (4096, 32768, 131072)
+_UBATCH_TOKENS: Final = 512
 PROMISE: Final = (
     "this is arithmetic, not a promise for a card: fragmentation, graphs and libraries take memory of their own",
     "the peak of a prefill need not show in steady samples of a card's memory: leave it in --runtime",
@@ -96,6 +97,8 @@ class Plan:
         pools = self.pools_at(tokens)
         if not pools:
             return available_bytes // max(self.bytes_at(tokens), 1)
+        if share_one_memory(pools):
+            return available_bytes // sum(pool.need(tokens) * pool.bytes_per_block for pool in pools)
         blocks = usable_blocks(pools, available_bytes)
         return min(
             (
@@ -175,7 +178,9 @@ def _pools(layers: tuple[Any, ...], model: Model, settings: PlanSettings, longes
         speculated=settings.speculated,
         hybrid=settings.hybrid,
     )
-    engine = EngineSettings(vllm, settings.block_tokens, longest, settings.in_flight_tokens)
+    # llama.cpp keeps a micro-batch beside a window, and makes those much smaller than others make their batches.
+    chunk = min(settings.in_flight_tokens, _UBATCH_TOKENS) if settings.engine == "llama_cpp" else settings.in_flight_tokens
+    engine = EngineSettings(vllm, settings.block_tokens, longest, chunk)
     return ENGINE_POOLS[settings.engine](layers, _storage(model, settings), engine)
 
 

@@ -77,5 +77,10 @@ def usable_blocks(pools: tuple[Pool, ...], available_bytes: int) -> tuple[int, .
     )
 
 
+def share_one_memory(pools: tuple[Pool, ...]) -> bool:
+    """Whether there are several and none has a part of the memory to itself, so that only their bytes can be added."""
+    return sum(pool.memory_share == 1 and pool.for_each_block is None for pool in pools) > 1
+
+
 class NoPool(ValueError):
     """This engine's blocks for this model are not known here. One sentence for the operator."""
