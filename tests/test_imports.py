@@ -46,7 +46,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 # Distributions that one file alone may import.
-ONLY_IN: Final = {"httpx": "backends/probe.py", "prometheus_client": "metrics.py"}
+ONLY_IN: Final = {"httpx": "backends/probe.py", "prometheus_client": "metrics.py", "matplotlib": "cli/plan_picture.py"}
 WITHOUT_WALL_CLOCK: Final = ("core", "books", "admission", "relay", "web", "clock")
 DATES: Final = frozenset({PACKAGE / "relay" / "headers.py"})  # an answer that came without a Date header is given one
 WALL_CLOCK: Final = frozenset(
