@@ -23,7 +23,7 @@ from gateway.relay.stream import Answer
 from gateway.relay.timeline import Timeline
 from gateway.relay.watchdog import Clocks
 from support.answers import recorded, streams
-from support.unheard import unheard
+from support.heard import Heard
 
 CHAT = DIALECTS["/v1/chat/completions"]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -83,7 +83,7 @@ class Relayed:
             self.client,
             CHAT,
             Grant(GRANTED, self._release),
-            unheard(GRANTED.ticket, BACKEND),
+            Heard().running(),
             is_stream=True,
             clocks=Clocks(1.0, 1.0, 1.0, 1.0),
             timeline=Timeline(arrived=0.0),

@@ -19,9 +19,9 @@ from gateway.relay.timeline import Timeline
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 from gateway.relay.upstream_request import WireRequest
 from gateway.relay.watchdog import Clocks
+from support.heard import Heard
 from support.manual_clock import ManualClock
 from support.tickets import A, ticket
-from support.unheard import unheard
 
 CLOCKS = Clocks(first_token_s=10.0, stall_s=5.0, total_s=100.0, send_s=7.0)
 EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -73,6 +73,7 @@ class Relayed:
         self.client = Client()
         self.releases = 0
         self.gaps: list[list[float]] = []
+        self.heard = Heard()
         self.exchange = UpstreamExchange(A, WireRequest((b"",), is_head=False), read_ahead_bytes=1 << 18)
         self.grant = Grant(Granted(ticket(1), A, 1, 1), self._released)
         self.timeline = Timeline(arrived=self.clock.now(), sent=self.clock.now())
@@ -83,7 +84,7 @@ class Relayed:
             self.client,
             OpenAIChat(),
             self.grant,
-            unheard(self.grant.ticket, A, is_stream=is_stream, now=self.clock.now()),
+            self.heard.running(is_stream=is_stream, now=self.clock.now()),
             is_stream=is_stream,
             clocks=CLOCKS,
             timeline=self.timeline,
