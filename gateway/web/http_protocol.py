@@ -16,22 +16,19 @@ No task and no timer belongs to a connection: the door sweeps.
 import asyncio
 import http
 import re
-import socket
-import struct
 from collections import deque
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
 import httptools
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.core.errors import InvalidRequest
 from gateway.dialects.openai_error import error_body
 from gateway.relay.headers import date_header
+from gateway.web.cycle import Cycle
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 
@@ -41,7 +38,6 @@ _UNREAD_LIMIT_BYTES: Final = 1 << 20
 _WAITING_BODIES_BYTES: Final = 64 * 1024
 
 _HOST: Final = re.compile(rb"[A-Za-z0-9\-._~%!$&'()*+,;=:\[\]]*\Z")
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -323,7 +319,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     # How a connection goes on, and how it ends.
 
-    def _start(self, cycle: "Cycle") -> None:
+    def _start(self, cycle: Cycle) -> None:
         self._answering = cycle
         self._start_asgi_task(cycle, self.app)
 
@@ -390,60 +386,3 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_deaf = True
         self._door.lingering.begin(self)
         self.transport.close()
-
-
-class Cycle(RequestResponseCycle):
-    """One request and its answer.
-
-    is_last: the connection ends with this answer. fault: what is wrong with the request's body, raised by `receive`.
-    """
-
-    is_last = False
-    fault: InvalidRequest | None = None
-    _ends_with_connection = False
-
-    def leave(self) -> None:
-        """The client has gone."""
-        self.disconnected = True
-        self.message_event.set()
-
-    def break_body(self, why: str) -> None:
-        """The body will never be whole."""
-        self.fault = InvalidRequest(why)
-        self.keep_alive = False
-        self.message_event.set()
-
-    def break_off(self) -> None:
-        """End the answer at once, so that nobody can take it for whole."""
-        if self._ends_with_connection:
-            # To an HTTP/1.0 client the tidy end of the connection is the tidy end of the answer.
-            sock = self.transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-        self.transport.abort()
-
-    async def receive(self) -> ASGIReceiveEvent:
-        if self.waiting_for_100_continue and (self.body or not self.more_body):
-            self.waiting_for_100_continue = False  # it did not wait
-        message = await super().receive()
-        if self.fault is not None and not self.disconnected and not self.response_complete:
-            raise self.fault
-        return message
-
-    async def send(self, message: ASGISendEvent) -> None:
-        if message["type"] == "http.response.start":
-            if self.more_body:
-                self.keep_alive = False  # what is still to come of the body cannot be told from a next request
-            headers = message.get("headers", ())
-            if not any(name.lower() == b"date" for name, _ in headers):
-                message["headers"] = [*headers, date_header()]  # uvicorn's own would stand beside an engine's
-            if self.scope["http_version"] == "1.0" and not any(name.lower() == b"content-length" for name, _ in headers):
-                self._ends_with_connection = True
-                self.chunked_encoding = False
-        elif message["type"] == "http.response.body" and self.response_started:
-            if self._ends_with_connection:
-                self.expected_content_length = len(message.get("body", b""))
-            if not message.get("more_body", False) and not self.keep_alive:
-                # How the connection ends is the protocol's affair: the client may still be sending.
-                self.is_last = self.keep_alive = True
-        await super().send(message)

@@ -69,6 +69,8 @@ class Seen:
             return []  # visibly broken
         if self.code is not None and self.is_event_stream:
             return []  # broken, and it says so
+        if plan.kind == "uncounted" and plan.act is Act.NO_END:
+            return []  # what is not counted is not read either
         if plan.act not in ANSWERED:
             return [f"{told}: whole, though the engine's answer was not: {self.body[-200:]!r}"]
         if plan.act in WHOLE and self.body not in self._possible():

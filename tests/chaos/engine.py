@@ -195,6 +195,11 @@ class Engine:
             f"vllm:cache_config_info{{{info}}} 1.0\n"
         )
 
+    async def answer_uncounted(self, connection: "_Connection", number: int) -> None:
+        """Answer a call that takes no blocks as its plan says."""
+        plan = self.plan_of(number)
+        await _Performance(connection, plan, {"stream_options": {"include_usage": plan.wants_usage}}).play()
+
     async def complete(self, connection: "_Connection", number: int, body: bytes) -> None:
         """Answer one request as its plan says."""
         plan = self.plan_of(number)
@@ -424,6 +429,8 @@ class _Connection(asyncio.Protocol):
         if self._plan is None:
             path = self._url.partition(b"?")[0].decode("latin-1")
             work = self._engine.probe(self, self._parser.get_method().decode(), path, body)
+        elif self._url.startswith(b"/tokenize"):
+            work = self._engine.answer_uncounted(self, self._plan)
         else:
             work = self._engine.complete(self, self._plan, body)
         task = asyncio.ensure_future(work)

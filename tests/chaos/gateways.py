@@ -37,6 +37,7 @@ PER_REQUEST = (
     "relay.timeline.Timeline",
     "relay.upstream.UpstreamExchange",
     "web.journal.Journal",
+    "web.pass_through._Call",
     "web.serve_request.Line",
     "web.tally.Entry",
 )

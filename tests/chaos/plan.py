@@ -110,6 +110,7 @@ _KINDS = {
     "malformed": 3,
     "huge": 1,  # larger than a body may be
     "stranger": 1,  # a model that nobody serves
+    "uncounted": 3,  # a path that goes on without a hold
 }
 
 
@@ -221,6 +222,8 @@ def _body(dice: random.Random, kind: str, *, events: int, is_stream: bool, wants
             asked |= {"prompt": [1] * (CONTEXT + dice.randint(0, 50)), "max_tokens": 8}
         case "outsize":
             asked |= {"prompt": [1] * 100, "n": 128, "max_tokens": 200}
+        case "uncounted":
+            return "/tokenize", json.dumps({**asked, "prompt": "x", "stream": is_stream}).encode()
         case "stranger":
             asked |= {"model": "nobody's", "prompt": [1], "max_tokens": 8}
         case "huge":

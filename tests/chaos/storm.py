@@ -94,9 +94,7 @@ class Report:
         return len(self.findings) >= ENOUGH_FINDINGS
 
     def __str__(self) -> str:
-        counts = (
-            f"{self.begun} requests, {self.faulty} faulty, {self.received} received, {self.waited} waited, {self.lives} lives"
-        )
+        counts = f"{self.begun} requests in {self.lives} lives, {self.faulty} faulty, {self.received} received"
         checks = f"{self.compared} answers held against their log lines, {self.book_calls} calls of the book checked"
         lines = [
             f"seed {self.storm.seed}: {counts}, {self.waited} waited, {self.unanswered} without a connection",

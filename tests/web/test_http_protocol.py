@@ -18,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from gateway.metrics import Metrics
+from gateway.web.cycle import Cycle
 from gateway.web.door import Door, DoorLimits
-from gateway.web.http_protocol import Cycle, HttpProtocol
+from gateway.web.http_protocol import HttpProtocol
 
 LIMITS = DoorLimits(header_bytes=4096, headers=16, url_bytes=256, header_s=1.0, idle_s=1.0, pipelined=2)
 

@@ -1,0 +1,74 @@
+"""One request and its answer on a connection: uvicorn's cycle, and what it does not do.
+
+HTTP/1.0 gets its answer without chunks and sees when it broke off, a body that turns out broken is the application's to
+answer, 100 is said to nobody who has not waited for it, and how the connection ends is left to the protocol.
+"""
+
+import socket
+import struct
+from typing import Final
+
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from gateway.core.errors import InvalidRequest
+from gateway.relay.headers import date_header
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class Cycle(RequestResponseCycle):
+    """One request and its answer.
+
+    is_last: the connection ends with this answer. fault: what is wrong with the request's body, raised by `receive`.
+    """
+
+    is_last = False
+    fault: InvalidRequest | None = None
+    _ends_with_connection = False
+
+    def leave(self) -> None:
+        """The client has gone."""
+        self.disconnected = True
+        self.message_event.set()
+
+    def break_body(self, why: str) -> None:
+        """The body will never be whole."""
+        self.fault = InvalidRequest(why)
+        self.keep_alive = False
+        self.message_event.set()
+
+    def break_off(self) -> None:
+        """End the answer at once, so that nobody can take it for whole."""
+        if self._ends_with_connection:
+            # To an HTTP/1.0 client the tidy end of the connection is the tidy end of the answer.
+            sock = self.transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self.waiting_for_100_continue and (self.body or not self.more_body):
+            self.waiting_for_100_continue = False  # it did not wait
+        message = await super().receive()
+        if self.fault is not None and not self.disconnected and not self.response_complete:
+            raise self.fault
+        return message
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            if self.more_body:
+                self.keep_alive = False  # what is still to come of the body cannot be told from a next request
+            headers = message.get("headers", ())
+            if not any(name.lower() == b"date" for name, _ in headers):
+                message["headers"] = [*headers, date_header()]  # uvicorn's own would stand beside an engine's
+            if self.scope["http_version"] == "1.0" and not any(name.lower() == b"content-length" for name, _ in headers):
+                self._ends_with_connection = True
+                self.chunked_encoding = False
+        elif message["type"] == "http.response.body" and self.response_started:
+            if self._ends_with_connection:
+                self.expected_content_length = len(message.get("body", b""))
+            if not message.get("more_body", False) and not self.keep_alive:
+                # How the connection ends is the protocol's affair: the client may still be sending.
+                self.is_last = self.keep_alive = True
+        await super().send(message)
