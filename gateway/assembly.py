@@ -219,6 +219,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        # Whoever rotates logs or keys sends it to everything; without a handler it would end the process undrained.
+        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: no file is read again in this version; restart for that")
         servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
