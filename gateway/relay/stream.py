@@ -26,6 +26,7 @@ from gateway.relay.watchdog import Clocks
 
 # Gaps that are kept before they are handed on: an answer of any length costs no more memory than this.
 _GAPS_AT_ONCE: Final = 128
+_WRITE_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +154,9 @@ class Answer:
         while data := await self._exchange.read():
             seen = watcher.token_events
             data = watcher.feed(data)
-            if data:
-                await self._downstream.write_body(data)
+            for start in range(0, len(data), _WRITE_AT_ONCE_BYTES):
+                # A server keeps a copy of what it cannot send at once, so it gets no more than it asks for.
+                await self._downstream.write_body(data[start : start + _WRITE_AT_ONCE_BYTES])
             if watcher.token_events != seen:
                 now = self._now()
                 if timeline.first_token is None:

@@ -11,6 +11,7 @@ An exchange promises:
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,9 @@ from typing import Protocol
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
 from gateway.relay.upstream_request import WireRequest
+
+# More than this is not handed on in one piece, unless it came in one read.
+READ_AT_ONCE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class UpstreamExchange:
         self._read_ahead_bytes = read_ahead_bytes
         self._line: Line | None = None
         self._head: UpstreamHead | None = None
-        self._waiting: list[bytes] = []
+        self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._on_end: Callable[[], None] | None = None
@@ -108,9 +112,10 @@ class UpstreamExchange:
         return self._head
 
     async def read(self) -> bytes:
-        """All bytes of the body that are there, at least one; b"" once the engine has ended the answer.
+        """The bytes of the body that are there, at least one; b"" once the engine has ended the answer.
 
-        Raises UpstreamFailed if it broke, after all bytes that came before.
+        Of many, what came in as many reads as make 64 KiB: the rest waits here, so that what a client does not take is not
+        kept twice. Raises UpstreamFailed if it broke, after all bytes that came before.
         """
         while not self._waiting:
             if self.failure is not None:
@@ -118,15 +123,25 @@ class UpstreamExchange:
             if self.is_ended:
                 return b""
             await self._news()
-        data = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        data = self._waiting.popleft()
+        if self._waiting and len(data) < READ_AT_ONCE_BYTES:
+            data = self._join(data)
+        self._waiting_bytes -= len(data)
         if self.is_held_back:
-            self.is_held_back = False
             self.last_read_at = time.monotonic()
-            if self._line is not None:
-                self._line.go_on()
+            if not self._waiting:
+                self.is_held_back = False
+                if self._line is not None:
+                    self._line.go_on()
         return data
+
+    def _join(self, data: bytes) -> bytes:
+        """`data` with what waits behind it, until that is enough at once."""
+        parts, size = [data], len(data)
+        while self._waiting and size < READ_AT_ONCE_BYTES:
+            parts.append(self._waiting.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
 
     def on_end(self, callback: Callable[[], None]) -> None:
         """Call back once when the exchange is over, however it ended; at once if it is. `failure` says how. One only."""

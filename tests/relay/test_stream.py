@@ -57,6 +57,18 @@ async def test_only_the_usage_event_that_we_asked_for_is_cut_out() -> None:
     assert relayed.watcher.usage.output_tokens == 2
 
 
+async def test_a_server_gets_no_more_at_once_than_it_sends_at_once() -> None:
+    """A client that did not read cost what was read ahead for it three times over: waiting, handed on, and copied."""
+    body = bytes(range(256)) * 1_000
+    relayed = Relayed(is_stream=False)
+    relayed.engine_answers(JSON)
+    relayed.engine_says(body)
+    relayed.engine_ends()
+    assert await relayed.run() is Outcome.COMPLETED
+    assert relayed.client.body == body
+    assert max(map(len, relayed.client.parts)) <= 64 * 1024
+
+
 async def test_a_plain_answer_keeps_its_length_also_where_a_stream_was_asked_for() -> None:
     """Asking for the usage of a stream took the length from the error that came instead."""
     relayed = Relayed(hide_usage=True)

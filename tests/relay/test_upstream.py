@@ -369,6 +369,20 @@ async def test_an_engine_that_sends_faster_than_we_read_is_held_back(upstream: F
     assert pool.idle_connections == 1
 
 
+async def test_of_much_that_waits_one_read_takes_what_makes_64_kib_and_the_rest_holds_the_engine_back(
+    upstream: FakeUpstream, make_pool: PoolMaker
+) -> None:
+    pool = make_pool(read_ahead_bytes=100_000)
+    upstream.script("a", stream(10, event=lambda number: b"%d" % number * 30_000, gap_s=0.01))
+    exchange = await post(pool, "a")
+    await eventually(lambda: exchange.is_held_back)
+    first = await exchange.read()
+    assert 64 * 1024 <= len(first) < 100_000
+    assert exchange.is_held_back
+    assert first + (await whole(exchange))[1] == b"".join(b"%d" % number * 30_000 for number in range(10))
+    assert not exchange.is_held_back
+
+
 async def test_what_fits_the_read_ahead_is_taken_to_its_end_unread(upstream: FakeUpstream, make_pool: PoolMaker) -> None:
     pool = make_pool(read_ahead_bytes=100_000)
     upstream.script("fits", answer(200, b"x" * 99_000))
