@@ -201,3 +201,9 @@ def memory_bytes(gateway: GatewayProcess) -> int:
     """What the process has resident now."""
     pages = int(Path(f"/proc/{gateway.pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def busy_s(gateway: GatewayProcess) -> float:
+    """Seconds of a processor that the process has used."""
+    fields = Path(f"/proc/{gateway.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

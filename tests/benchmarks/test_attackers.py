@@ -12,7 +12,7 @@ from statistics import median, quantiles
 import pytest
 import uvloop
 
-from benchmarks.lean_peers import SETTINGS, BenchClient, BenchEngine, memory_bytes, raise_file_limit, request
+from benchmarks.lean_peers import SETTINGS, BenchClient, BenchEngine, busy_s, memory_bytes, raise_file_limit, request
 from support.gateway_process import GatewayProcess, running_gateway
 from support.http_client import ask
 
@@ -64,19 +64,19 @@ async def slow_readers(gateway: GatewayProcess, attackers: int) -> Sequence[Benc
         client.ask(request(b"?flood", stream=True))
         client.stop_reading()
         clients.append(client)
-    before = 0
-    while (now := memory_bytes(gateway)) > before:
-        before = now
+    before_s = 0.0
+    while (now_s := busy_s(gateway)) > before_s + 0.1:
+        before_s = now_s
         await asyncio.sleep(1.0)
     return clients
 
 
 # name -> (the attack, bytes that one attacker may cost at most). A head and a thousand bytes of a body are small. For a reader
-# that does not read, up to 256 KiB and one read more (as much again) are kept twice: read ahead, and handed to the server.
+# that does not read, 256 KiB and one read more (as much again) are read ahead, and one read is on its way to the server.
 ATTACKS: dict[str, tuple[Attack, int]] = {
     "slow heads": (slow_heads, 64 * 1024),
     "slow bodies": (slow_bodies, 64 * 1024),
-    "slow readers": (slow_readers, 2 * MIB),
+    "slow readers": (slow_readers, 3 * MIB // 2),
 }
 
 
