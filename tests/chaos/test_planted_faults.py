@@ -81,7 +81,8 @@ def test_one_request_too_many_is_found_by_the_book_that_is_kept_beside(monkeypat
         if real(ledger, need, blocks):
             return True
         budget = ledger.budget
-        if planted or budget is None or not ledger.serving or not ledger.in_flight or blocks > budget.blocks:
+        # A few of them: a place that fits is not always the one that is taken.
+        if len(planted) >= 5 or budget is None or not ledger.serving or not ledger.in_flight or blocks > budget.blocks:
             return False
         planted.append(blocks)
         return True
