@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
@@ -98,7 +99,7 @@ def test_a_duration_and_a_size_are_shown_as_they_are_read_again(fuzz_inputs: int
 def test_the_password_in_a_url_is_never_told(fuzz_inputs: int) -> None:
     def check(data: bytes, _: random.Random) -> None:
         text = data.decode("utf-8", "replace")
-        if SECRET not in text:
+        if SECRET not in text or set("\r\n\t") & set(text):  # urlsplit drops these, and joins what stood around them
             return
         try:
             told = "".join(f"{address!r}{address}{clean_url(address.url)}" for address in parse_addresses(text))
@@ -192,8 +193,8 @@ def test_members_of_any_json_object_are_found_where_another_reader_finds_them(fu
     def check(data: bytes, dice: random.Random) -> None:
         try:
             pairs = reader.decode(data.decode())
-            json.loads(data, parse_constant=lambda name: 1 / 0)
-        except (ValueError, UnicodeDecodeError, RecursionError, ZeroDivisionError):
+            msgspec.json.decode(data)  # by which the dialects read first; it refuses half a surrogate pair, and NaN
+        except (ValueError, UnicodeDecodeError, RecursionError):
             return
         if not data.strip().startswith(b"{"):
             return
