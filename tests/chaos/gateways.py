@@ -127,6 +127,7 @@ class InProcess:
     _listener: _Listener | None = None
     _task: asyncio.Task[int] | None = None
     _alive_before: Counter[str] | None = None
+    _level_before: int = logging.NOTSET
     _url: str = ""
     _admin_url: str = ""
     calls: int = 0
@@ -152,6 +153,7 @@ class InProcess:
         for name in ("kvgate", "uvicorn", "asyncio"):
             logging.getLogger(name).addHandler(self._listener)
             logging.getLogger(name).propagate = False
+        self._level_before = logging.getLogger("kvgate").level
         logging.getLogger("kvgate").setLevel(logging.INFO)
         given: dict[str, Any] = {"KVGATE_BACKENDS": backends, **self.settings}
         with mock.patch.object(assembly, "memory_book", self._make_book):
@@ -213,6 +215,7 @@ class InProcess:
         for name in ("kvgate", "uvicorn", "asyncio"):
             logging.getLogger(name).removeHandler(self._listener)
             logging.getLogger(name).propagate = True
+        logging.getLogger("kvgate").setLevel(self._level_before)
 
 
 @dataclass
