@@ -16,7 +16,8 @@ What is demanded, and by whom:
 
 import pytest
 
-from chaos.storm import Storm, weather
+from chaos.report import Storm
+from chaos.storm import weather
 from gateway.core.outcomes import Outcome
 
 # What must have happened at least once in a storm of a few thousand requests; a storm without it tries too little.

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from chaos.storm import Report, Storm, weather
+from chaos.report import Report, Storm
+from chaos.storm import weather
 from gateway.admission.controller import Controller
 from gateway.admission.grant import Grant
 from gateway.core.ledger import BackendLedger, Ledger, Reservation
