@@ -1,7 +1,6 @@
-"""What every dialect promises. A new one joins with a line in the table and a sample here."""
+"""What every dialect promises. A new one joins with a row in `support.dialect_samples`."""
 
 import json
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -11,45 +10,25 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.request import CapState
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect, ErrorFacts
+from gateway.tokens.bound import prompt_bound
 from support.answers import cut, recorded, relay
+from support.dialect_samples import ALL, SAMPLES, STREAMING, dialect_of, plain_answers, requests, sample_of, watch_as
 
-
-@dataclass(frozen=True)
-class Sample:
-    """A body without cap and stream, the members that may hold its cap, and one recorded stream that ends in usage."""
-
-    body: dict[str, object]
-    caps: tuple[str, ...]
-    stream: str
-    usage: tuple[int, int]
-
-
-SAMPLES = {
-    "/v1/chat/completions": Sample(
-        {"model": "tiny", "messages": [{"role": "user", "content": 'Say "hi" \n\t{[é中😀]}'}]},
-        ("max_tokens", "max_completion_tokens"),
-        "vllm_chat_usage.txt",
-        (14, 4),
-    ),
-    "/v1/completions": Sample({"model": "tiny", "prompt": ["a", "b\\"]}, ("max_tokens",), "vllm_completions_usage.txt", (4, 4)),
-}
-EVERY = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+EVERY = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
+EVERY_STREAMING = pytest.mark.parametrize("dialect", STREAMING, ids=lambda dialect: dialect.name)
 ERROR = ErrorFacts(429, "queue_full", "too \ud83d many", None, {"need_blocks": 9, "limit_blocks": 4})
-
-
-def sample(dialect: Dialect) -> Sample:
-    return SAMPLES[dialect.path]
 
 
 def test_every_dialect_stands_under_its_own_path_and_has_a_sample() -> None:
     assert {path: dialect.path for path, dialect in DIALECTS.items()} == {path: path for path in SAMPLES}
-    assert len({dialect.name for dialect in DIALECTS.values()}) == len(DIALECTS)
+    assert len({dialect.name for dialect in ALL}) == len(DIALECTS)
 
 
 @EVERY
 def test_its_sample_is_read(dialect: Dialect) -> None:
-    request = dialect.read_request(json.dumps(sample(dialect).body).encode())
-    assert (request.model, request.stream, request.cap, request.cap_tokens) == ("tiny", False, CapState.ABSENT, None)
+    sample = sample_of(dialect)
+    request = dialect.read_request(json.dumps(sample.body).encode())
+    assert (request.model, request.stream, (request.cap, request.cap_tokens)) == ("tiny", False, sample.cap)
     assert request.prompts
     assert request.affinity
 
@@ -107,49 +86,99 @@ OTHER_KEY = st.text(max_size=5).map("x-".__add__)  # no member that a dialect re
 @settings(max_examples=150, deadline=None)
 @given(extra=st.dictionaries(OTHER_KEY, JSON, max_size=4), cap=st.integers(1, 10**6), data=st.data())
 def test_a_written_cap_is_all_that_changes(dialect: Dialect, extra: dict[str, object], cap: int, data: st.DataObject) -> None:
-    caps = sample(dialect).caps
-    present = data.draw(st.lists(st.sampled_from(caps), unique=True))
-    body = {**extra, **sample(dialect).body, **dict.fromkeys(present)}
+    sample = sample_of(dialect)
+    present = data.draw(st.lists(st.sampled_from(sample.caps), unique=True)) if sample.caps else []
+    body = {**extra, **sample.body, **dict.fromkeys(present, sample.unset)}
     shuffled = dict(data.draw(st.permutations(list(body.items()))))
     ascii_only, indent = data.draw(st.booleans()), data.draw(st.sampled_from([None, 1]))
     written = json.dumps(shuffled, ensure_ascii=ascii_only, indent=indent).encode()
     edited = dialect.write_cap(written, cap)
-    assert json.loads(edited) == body | dict.fromkeys(present or caps[:1], cap)
+    if not sample.caps:
+        assert edited is written, "there is no output to cap"
+        return
+    standing = [name for name in sample.caps if name in body]
+    assert json.loads(edited) == body | dict.fromkeys(standing or sample.caps[:1], cap)
     request = dialect.read_request(edited)
     assert (request.cap, request.cap_tokens) == (CapState.SET, cap)
 
 
-@EVERY
+@EVERY_STREAMING
 @settings(max_examples=150, deadline=None)
 @given(extra=st.dictionaries(OTHER_KEY, JSON, max_size=4), data=st.data())
 def test_asking_for_usage_is_all_that_changes(dialect: Dialect, extra: dict[str, object], data: st.DataObject) -> None:
     options = data.draw(
         st.sampled_from(["absent", None, {}, {"include_usage": False}, {"include_usage": None, "chunk": [1, {"a": "}"}]}])
     )
-    body = {**extra, **sample(dialect).body, "stream": True} | ({} if options == "absent" else {"stream_options": options})
+    sample = sample_of(dialect)
+    body = {**extra, **sample.body, "stream": True}
+    if sample.asks_usage and options != "absent":
+        body["stream_options"] = options
     shuffled = dict(data.draw(st.permutations(list(body.items()))))
     written = json.dumps(shuffled, ensure_ascii=data.draw(st.booleans())).encode()
     assert not dialect.read_request(written).wants_usage
     edited = dialect.ask_usage(written)
+    if not sample.asks_usage:
+        assert edited is written, "its usage comes unasked"
+        return
     kept = options if isinstance(options, dict) else {}
     assert json.loads(edited) == body | {"stream_options": {**kept, "include_usage": True}}
     assert dialect.read_request(edited).wants_usage
 
 
-@EVERY
 @pytest.mark.parametrize("hide_usage", [False, True])
-def test_its_watcher_finds_usage_and_end_in_a_recorded_stream(dialect: Dialect, hide_usage: bool) -> None:
-    stream = recorded(sample(dialect).stream)
-    watcher = dialect.watcher(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
+@pytest.mark.parametrize("name", [name for dialect in STREAMING for name in sample_of(dialect).stream])
+def test_its_watcher_finds_usage_and_end_in_a_recorded_stream(name: str, hide_usage: bool) -> None:
+    stream, sample = recorded(name), sample_of(dialect_of(name))
+    watcher = watch_as(name, is_event_stream=True, hide_usage=hide_usage)
     assert watcher.usage_missing
     assert not watcher.is_complete
     assert watcher.at_boundary
     shown = relay(watcher, cut(stream, range(100, len(stream), 100)))
     assert watcher.usage is not None
-    assert (watcher.usage.prompt_tokens, watcher.usage.output_tokens) == sample(dialect).usage
+    assert (watcher.usage.prompt_tokens, watcher.usage.output_tokens) == sample.stream[name]
     assert (watcher.is_complete, watcher.has_error, watcher.usage_missing) == (True, False, False)
     assert watcher.token_events > 0
-    assert (shown == stream) is not hide_usage
+    assert watcher.text_bytes > 0
+    assert (shown == stream) is not (hide_usage and sample.asks_usage)
+
+
+@pytest.mark.parametrize("name", [name for dialect in ALL for name in sample_of(dialect).plain])
+def test_its_watcher_finds_usage_in_a_recorded_plain_answer(name: str) -> None:
+    answer = recorded(name)
+    watcher = watch_as(name, is_event_stream=False, hide_usage=False)
+    assert relay(watcher, cut(answer, range(100, len(answer), 100))) == answer
+    assert watcher.usage is not None
+    assert (watcher.usage.prompt_tokens, watcher.usage.output_tokens) == sample_of(dialect_of(name)).plain[name]
+    assert (watcher.is_complete, watcher.has_error) == (True, False)
+
+
+def test_every_dialect_has_recorded_answers_of_a_real_engine() -> None:
+    for dialect in ALL:
+        assert sample_of(dialect).plain
+    assert {dialect_of(name).path for name in plain_answers()} == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", requests())
+def test_a_recorded_exchange_stays_within_what_was_read_of_its_request(name: str) -> None:
+    """The engine's own usage is the judge: no prompt longer than its bound, no output beyond the cap."""
+    request = dialect_of(name).read_request(recorded(name))
+    stem = name.removesuffix(".request.json")
+    answer = f"{stem}.txt" if request.stream else f"{stem}.json"
+    watcher = watch_as(answer, is_event_stream=request.stream, hide_usage=False)
+    relay(watcher, [recorded(answer)])
+    if stem.endswith("_refused"):
+        assert watcher.has_error or not request.stream, "an engine's refusal passes for an answer"
+        return
+    assert watcher.is_complete
+    assert not watcher.has_error
+    if watcher.usage is None:
+        assert sample_of(dialect_of(name)).asks_usage
+        assert not request.wants_usage
+        return
+    bounds = [prompt_bound(prompt) for prompt in request.prompts]
+    assert sum(bound for bound in bounds if bound is not None) >= watcher.usage.prompt_tokens or None in bounds
+    if request.cap_tokens is not None:
+        assert watcher.usage.output_tokens <= request.cap_tokens * len(request.prompts) * max(request.n, request.best_of)
 
 
 @EVERY
@@ -161,7 +190,7 @@ def test_its_watcher_gives_back_the_very_bytes_that_it_was_fed(dialect: Dialect)
         assert watcher.finish() == b""
 
 
-@EVERY
+@EVERY_STREAMING
 def test_an_event_of_ours_can_follow_only_whole_events(dialect: Dialect) -> None:
     watcher = dialect.watcher(is_event_stream=True, hide_usage=False, content_encoding=None)
     watcher.feed(b'data: {"a":1}\n')
@@ -191,7 +220,7 @@ def test_its_error_body_is_strict_json_that_no_message_can_break(dialect: Dialec
     assert json.loads(body.decode("ascii"), parse_constant=refuse)["error"]["need_blocks"] == 9
 
 
-@EVERY
+@EVERY_STREAMING
 def test_its_error_event_is_whole_and_its_own_watcher_knows_it(dialect: Dialect) -> None:
     event = dialect.error_event(ERROR)
     assert event.endswith(b"\n\n")

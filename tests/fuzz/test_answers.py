@@ -1,19 +1,27 @@
 """No bytes that an engine sends make a watcher raise, change what passes, or tell something else when they are cut."""
 
 import random
+from collections.abc import Callable
+
+import pytest
 
 from fuzz.mutation import cuts, try_all
-from gateway.dialects import DIALECTS
-from gateway.dialects.dialect import Watcher
-from gateway.dialects.openai_watcher import watch
-from support.answers import RECORDED, recorded, relay, seen, streams
-
-STREAMS = [recorded(name) for name in streams()]
-PLAIN = [path.read_bytes() for path in sorted(RECORDED.glob("*.json"))]
+from gateway.dialects.dialect import Dialect, Watcher
+from support.answers import recorded, relay, seen, streams
+from support.dialect_samples import ALL, STREAMING, dialect_of, plain_answers
 
 
-def watcher(*, is_event_stream: bool, hide_usage: bool, encoding: str | None = None) -> Watcher:
-    return watch(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=encoding)
+def streams_of(dialect: Dialect) -> list[bytes]:
+    """Recorded streams of one dialect."""
+    return [recorded(name) for name in streams() if dialect_of(name) is dialect]
+
+
+def plain_answers_of(dialect: Dialect) -> list[bytes]:
+    return [recorded(name) for name in plain_answers() if dialect_of(name) is dialect]
+
+
+def watcher(dialect: Dialect, *, is_event_stream: bool, hide_usage: bool, encoding: str | None = None) -> Watcher:
+    return dialect.watcher(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=encoding)
 
 
 def check_facts(found: Watcher) -> None:
@@ -26,21 +34,24 @@ def check_facts(found: Watcher) -> None:
         assert usage.cached_tokens is None or 0 <= usage.cached_tokens <= usage.prompt_tokens
 
 
-def check_stream(data: bytes, dice: random.Random) -> None:
-    for hide_usage in (False, True):
-        whole = watcher(is_event_stream=True, hide_usage=hide_usage)
-        shown = relay(whole, [data])
-        check_facts(whole)
-        if not hide_usage or b"usage" not in data:
-            assert shown == data
-        assert is_left_of(shown, data)
-        parted = watcher(is_event_stream=True, hide_usage=hide_usage)
-        again = relay(parted, cuts(dice, data))
-        # Beyond the limit of an event what is seen depends on where it was cut; what passes does not.
-        if len(data) < 60_000:
-            assert again == shown
-            assert seen(parted) == seen(whole)
-        assert is_left_of(again, data)
+def check_stream(dialect: Dialect) -> Callable[[bytes, random.Random], None]:
+    def check(data: bytes, dice: random.Random) -> None:
+        for hide_usage in (False, True):
+            whole = watcher(dialect, is_event_stream=True, hide_usage=hide_usage)
+            shown = relay(whole, [data])
+            check_facts(whole)
+            if not hide_usage or b"usage" not in data:
+                assert shown == data
+            assert is_left_of(shown, data)
+            parted = watcher(dialect, is_event_stream=True, hide_usage=hide_usage)
+            again = relay(parted, cuts(dice, data))
+            # Beyond the limit of an event what is seen depends on where it was cut; what passes does not.
+            if len(data) < 60_000:
+                assert again == shown
+                assert seen(parted) == seen(whole)
+            assert is_left_of(again, data)
+
+    return check
 
 
 def is_left_of(shown: bytes, data: bytes) -> bool:
@@ -56,26 +67,24 @@ def is_left_of(shown: bytes, data: bytes) -> bool:
     return True
 
 
-def check_plain(data: bytes, dice: random.Random) -> None:
-    pieces = cuts(dice, data)
-    for encoding in (None, "gzip", "deflate", "br", "identity", "x-unknown"):
-        found = watcher(is_event_stream=False, hide_usage=dice.random() < 0.5, encoding=encoding)
-        for piece in pieces:
-            assert found.feed(piece) is piece
-        assert found.finish() == b""
-        check_facts(found)
+def check_plain(dialect: Dialect) -> Callable[[bytes, random.Random], None]:
+    def check(data: bytes, dice: random.Random) -> None:
+        pieces = cuts(dice, data)
+        for encoding in (None, "gzip", "deflate", "br", "identity", "x-unknown"):
+            found = watcher(dialect, is_event_stream=False, hide_usage=dice.random() < 0.5, encoding=encoding)
+            for piece in pieces:
+                assert found.feed(piece) is piece
+            assert found.finish() == b""
+            check_facts(found)
+
+    return check
 
 
-def test_mutated_streams_pass_as_they_came_and_tell_the_same_wherever_they_are_cut(fuzz_inputs: int) -> None:
-    try_all("streams", fuzz_inputs, STREAMS, check_stream)
+@pytest.mark.parametrize("dialect", STREAMING, ids=lambda dialect: dialect.name)
+def test_mutated_streams_pass_as_they_came_and_tell_the_same_wherever_they_are_cut(dialect: Dialect, fuzz_inputs: int) -> None:
+    try_all(f"streams of {dialect.name}", fuzz_inputs, streams_of(dialect), check_stream(dialect))
 
 
-def test_mutated_plain_answers_pass_as_they_came(fuzz_inputs: int) -> None:
-    try_all("plain answers", fuzz_inputs, PLAIN, check_plain)
-
-
-def test_every_dialect_watches_with_these_watchers() -> None:
-    for dialect in DIALECTS.values():
-        assert type(dialect.watcher(is_event_stream=True, hide_usage=True, content_encoding=None)) is type(
-            watcher(is_event_stream=True, hide_usage=True)
-        )
+@pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
+def test_mutated_plain_answers_pass_as_they_came(dialect: Dialect, fuzz_inputs: int) -> None:
+    try_all(f"plain answers of {dialect.name}", fuzz_inputs, plain_answers_of(dialect), check_plain(dialect))

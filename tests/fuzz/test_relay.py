@@ -1,31 +1,29 @@
 """Whatever becomes of an engine's stream, its client gets a beginning of it and then an honest end, and nothing stays held."""
 
 import asyncio
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from fuzz.mutation import cuts, try_all
-from fuzz.test_answers import STREAMS
+from fuzz.test_answers import streams_of
 from fuzz.wire import BACKEND, Wire
 from gateway.admission.grant import Grant
 from gateway.core.decisions import Granted
-from gateway.core.errors import UpstreamFailed
+from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import PoolName, TicketId
 from gateway.core.outcomes import Outcome
 from gateway.core.ticket import Need, Ticket
-from gateway.dialects import DIALECTS
-from gateway.dialects.sse import EventSplitter, read_event
+from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import Headers
-from gateway.relay.stream import Answer
+from gateway.relay.stream import Answer, broken_facts
 from gateway.relay.timeline import Timeline
 from gateway.relay.watchdog import Clocks
 from support.answers import recorded, streams
+from support.dialect_samples import STREAMING, dialect_of
 from support.heard import Heard
 
-CHAT = DIALECTS["/v1/chat/completions"]
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 GRANTED = Granted(Ticket(TicketId(1), PoolName("p"), {BACKEND: Need(1)}, 0.0, 1.0), BACKEND, 1, 1)
 
@@ -71,7 +69,7 @@ def chunked(pieces: Sequence[bytes], *, whole: bool) -> bytes:
 class Relayed:
     """One answer on its way through `Answer`, fed from a wire."""
 
-    def __init__(self, wire: Wire, *, hide_usage: bool) -> None:
+    def __init__(self, wire: Wire, dialect: Dialect, *, hide_usage: bool) -> None:
         self.wire = wire
         self.client = Client()
         self.released = 0
@@ -81,7 +79,7 @@ class Relayed:
         self._answer = Answer(
             wire.exchange,
             self.client,
-            CHAT,
+            dialect,
             Grant(GRANTED, self._release),
             Heard().running(),
             is_stream=True,
@@ -113,11 +111,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-async def relay(pieces: Sequence[bytes], *, hide_usage: bool) -> Relayed:
+async def relay(pieces: Sequence[bytes], dialect: Dialect, *, hide_usage: bool) -> Relayed:
     """Feed the pieces one by one, the relay running in between, and then close."""
     wire = Wire()
     wire.exchange._on_end = None  # the answer's to ask for
-    relayed = Relayed(wire, hide_usage=hide_usage)
+    relayed = Relayed(wire, dialect, hide_usage=hide_usage)
     running = asyncio.ensure_future(relayed.run())
     await asyncio.sleep(0)
     for piece in pieces:
@@ -131,36 +129,35 @@ async def relay(pieces: Sequence[bytes], *, hide_usage: bool) -> Relayed:
     return relayed
 
 
-def check(relayed: Relayed, sent: bytes, *, is_whole: bool, hide_usage: bool) -> None:
+def check(relayed: Relayed, dialect: Dialect, sent: bytes, *, is_whole: bool, hide_usage: bool) -> None:
     """sent: the events that the engine sent, whole or not; is_whole: it ended its answer by its framing."""
     client = relayed.client
     assert relayed.outcome is not None
     assert client.status == 200
     assert client.end in ("tidy", "broken")
     shown = client.body
-    told = last_event(shown)
-    says_so = told is not None and b'"upstream_' in told and b'"code"' in told
-    relayed_part = shown[: len(shown) - len(b"data: " + told + b"\n\n")] if says_so and told is not None else shown
+    told = our_error(shown, dialect)
+    relayed_part = shown.removesuffix(told)
     if not hide_usage or b"usage" not in sent:
         assert sent.startswith(relayed_part)
-        if client.end == "tidy" and not says_so:
+        if client.end == "tidy" and not told:
             assert relayed_part == sent
     if client.end == "tidy" and relayed.outcome is Outcome.COMPLETED:
         assert is_whole
-        assert not says_so
+        assert not told
     if client.end == "tidy" and not is_whole:
-        assert says_so, "a cut stream ends as if it were whole"
-    if says_so:
-        assert told is not None
-        assert json.loads(told)["error"]["code"]
+        assert told, "a cut stream ends as if it were whole"
+    if told:
         assert client.end == "tidy"
+        client_side = dialect.watcher(is_event_stream=True, hide_usage=False, content_encoding=None)
+        client_side.feed(shown)
+        assert client_side.has_error, "our event is glued to one of the engine's"
 
 
-def last_event(stream: bytes) -> bytes | None:
-    """The data of the last event, as a client's parser finds it."""
-    splitter = EventSplitter()
-    events = [piece for piece, is_whole in splitter.feed(stream) if is_whole]
-    return read_event(events[-1])[1] if events else None
+def our_error(shown: bytes, dialect: Dialect) -> bytes:
+    """The error event of ours with which a stream ends; empty if it ends with none."""
+    events = (dialect.error_event(broken_facts(UpstreamFailed(BACKEND, stage, ""))) for stage in UpstreamStage)
+    return next((event for event in events if shown.endswith(event)), b"")
 
 
 @pytest.mark.parametrize("hide_usage", [False, True])
@@ -168,22 +165,23 @@ def last_event(stream: bytes) -> bytes | None:
 def test_a_stream_that_breaks_at_any_byte_never_ends_quietly(
     name: str, hide_usage: bool, loop: asyncio.AbstractEventLoop
 ) -> None:
-    stream = recorded(name)
+    stream, dialect = recorded(name), dialect_of(name)
     step = max(1, len(stream) // 150)
     for at in range(0, len(stream) + 1, step):
         sent = stream[:at]
         raw = chunked([sent[: at // 2], sent[at // 2 :]], whole=False)
-        relayed = loop.run_until_complete(relay([raw], hide_usage=hide_usage))
-        check(relayed, sent, is_whole=False, hide_usage=hide_usage)
+        relayed = loop.run_until_complete(relay([raw], dialect, hide_usage=hide_usage))
+        check(relayed, dialect, sent, is_whole=False, hide_usage=hide_usage)
 
 
+@pytest.mark.parametrize("dialect", STREAMING, ids=lambda dialect: dialect.name)
 def test_mutated_streams_reach_the_client_as_they_are_and_end_honestly(
-    fuzz_inputs: int, loop: asyncio.AbstractEventLoop
+    dialect: Dialect, fuzz_inputs: int, loop: asyncio.AbstractEventLoop
 ) -> None:
     def one(data: bytes, dice: random.Random) -> None:
         hide_usage, is_whole = dice.random() < 0.5, dice.random() < 0.6
         pieces = cuts(dice, chunked(cuts(dice, data), whole=is_whole))
-        relayed = loop.run_until_complete(relay(pieces, hide_usage=hide_usage))
-        check(relayed, data, is_whole=is_whole, hide_usage=hide_usage)
+        relayed = loop.run_until_complete(relay(pieces, dialect, hide_usage=hide_usage))
+        check(relayed, dialect, data, is_whole=is_whole, hide_usage=hide_usage)
 
-    try_all("relayed streams", fuzz_inputs, STREAMS, one)
+    try_all(f"relayed streams of {dialect.name}", fuzz_inputs, streams_of(dialect), one)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.dialects.openai_watcher import watch
 from gateway.dialects.sse import EVENT_LIMIT_BYTES, EventSplitter
 from support.answers import cut, recorded, relay, seen, streams
+from support.dialect_samples import dialect_of, sample_of, watch_as
 
 
 def is_usage_event(event: bytes) -> bool:
@@ -27,11 +28,12 @@ def without_usage_event(stream: bytes) -> bytes:
 @pytest.mark.parametrize("name", streams())
 def test_a_stream_cut_at_any_byte_tells_the_same(name: str, hide_usage: bool) -> None:
     stream = recorded(name)
-    whole = watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
+    whole = watch_as(name, is_event_stream=True, hide_usage=hide_usage)
     shown = relay(whole, [stream])
-    assert shown == (without_usage_event(stream) if hide_usage else stream)
+    is_hidden = hide_usage and sample_of(dialect_of(name)).asks_usage
+    assert shown == (without_usage_event(stream) if is_hidden else stream)
     for position in range(1, len(stream)):
-        parted = watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
+        parted = watch_as(name, is_event_stream=True, hide_usage=hide_usage)
         assert relay(parted, cut(stream, [position])) == shown
         assert seen(parted) == seen(whole)
 
@@ -40,8 +42,8 @@ def test_a_stream_cut_at_any_byte_tells_the_same(name: str, hide_usage: bool) ->
 @pytest.mark.parametrize("name", streams())
 def test_a_stream_that_comes_byte_by_byte_tells_the_same(name: str, hide_usage: bool) -> None:
     stream = recorded(name)
-    whole = watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
-    parted = watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
+    whole = watch_as(name, is_event_stream=True, hide_usage=hide_usage)
+    parted = watch_as(name, is_event_stream=True, hide_usage=hide_usage)
     assert relay(parted, cut(stream, range(1, len(stream)))) == relay(whole, [stream])
     assert seen(parted) == seen(whole)
 

@@ -1,0 +1,95 @@
+"""Records answers of real engines for the suites: `python tests/dialects/record.py vllm=http://... llama_cpp=http://...`
+
+Each exchange is two files in `recorded/`: `<engine>_<word>_<scenario>.request.json`, the body as it was sent, and the
+answer's body beside it, `.txt` for an event stream and `.json` for any other. Nothing of the gateway takes part. Engines
+whose URL is not given are left out; run again, it writes the same exchanges anew. Answers differ in ids, times and, from
+a random model, in every word: the suites look only at what they must have in common.
+
+The tiny model of vLLM (`--served-model-name tiny`) has a context of 1,024 tokens, llama.cpp's slot of 512 or more.
+"""
+
+import http.client
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+RECORDED: Final = Path(__file__).parent / "recorded"
+ANSWERS_WITHIN_S: Final = 120.0
+
+MODELS: Final = {"vllm": "tiny", "llama_cpp": "smollm2"}
+ENGINES: Final = tuple(MODELS)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What is asked, and of which engines. A scenario `refused` is one that the engine answers with an error.
+
+    word: stands for the dialect in the names (see `support.dialect_samples`). body: without `model`, which is put in.
+    """
+
+    word: str
+    path: str
+    scenario: str
+    body: dict[str, object]
+    engines: tuple[str, ...] = ENGINES
+
+
+_HELLO: Final = [{"role": "user", "content": "Say hello to the world, please."}]
+_CHAT: Final = "/v1/chat/completions"
+_COMPLETIONS: Final = "/v1/completions"
+
+EXCHANGES: Final = (
+    Exchange("chat", _CHAT, "plain", {"messages": _HELLO, "max_tokens": 4}),
+    Exchange(
+        "chat",
+        _CHAT,
+        "asked_usage",
+        {"messages": _HELLO, "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}},
+    ),
+    Exchange("completions", _COMPLETIONS, "plain", {"prompt": "Once upon a time", "max_tokens": 4}),
+    Exchange(
+        "completions",
+        _COMPLETIONS,
+        "asked_usage",
+        {"prompt": "Once upon a time", "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}},
+    ),
+)
+
+
+def record(engine: str, url: str, exchange: Exchange) -> str:
+    """Ask, and write both files. Returns a line for whoever looks on."""
+    body = json.dumps({"model": MODELS[engine], **exchange.body}, ensure_ascii=False).encode()
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=ANSWERS_WITHIN_S)
+    try:
+        connection.request("POST", exchange.path, body, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+    finally:
+        connection.close()
+    kind = answer.headers.get_content_type()
+    stem = f"{engine}_{exchange.word}_{exchange.scenario}"
+    is_wanted = (answer.status >= 400) is exchange.scenario.endswith("refused")
+    if is_wanted:
+        (RECORDED / f"{stem}.request.json").write_bytes(body)
+        (RECORDED / f"{stem}.{'txt' if kind == 'text/event-stream' else 'json'}").write_bytes(content)
+    return f"{'recorded' if is_wanted else 'NOT recorded'} {stem}: {answer.status} {kind}, {len(content)} bytes"
+
+
+def main(arguments: list[str]) -> int:
+    urls = dict(argument.split("=", 1) for argument in arguments)
+    if not urls or not set(urls) <= set(ENGINES):
+        print(f"usage: record.py {' '.join(f'[{engine}=URL]' for engine in ENGINES)}", file=sys.stderr)
+        return 2
+    for engine, url in urls.items():
+        for exchange in EXCHANGES:
+            if engine in exchange.engines:
+                print(record(engine, url, exchange))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
