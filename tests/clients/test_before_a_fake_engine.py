@@ -130,3 +130,13 @@ async def test_a_stream_that_is_cut_is_an_error_and_no_quiet_success(client: Rea
     assert told.error
     assert arrivals(bench, client, tag) == 1
     await bench.end_case()
+
+
+async def test_a_plain_answer_that_is_cut_is_an_error_however_often_it_is_tried(client: RealClient, bench: Bench) -> None:
+    tag = bench.tag("real-half")
+    half = head(200, [(b"content-type", b"application/json"), (b"content-length", b"1000")]) + b'{"id":"x"'
+    bench.fake.script(tag, send_raw(half, then="close"))
+    told = await client.ask(bench.gateway.url, MODEL, f"ping [tag:{tag}]", stream=False)
+    assert told.text is None
+    assert told.error
+    await bench.end_case()

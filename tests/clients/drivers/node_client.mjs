@@ -8,7 +8,6 @@ import { pathToFileURL } from "node:url";
 
 const [name, folder] = process.argv.slice(2);
 const require = createRequire(pathToFileURL(`${folder}/`));
-const load = async (module) => import(pathToFileURL(require.resolve(module)).href).then((found) => found.default?.default ?? found.default ?? found);
 
 const clients = {
   async openai() {
