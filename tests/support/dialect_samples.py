@@ -61,6 +61,7 @@ SAMPLES: dict[str, Sample] = {
             "vllm_messages_thinking.txt": (24, 4),
             "vllm_messages_tool.txt": (144, 24),
             "llama_cpp_messages_stream.txt": (25, 4),
+            "dynamo_messages_stream.txt": (37, 4),
         },
     ),
 }
