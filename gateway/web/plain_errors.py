@@ -17,7 +17,7 @@ def dress(path: str, error: ErrorFacts) -> bytes:
 
 
 async def write_error(client: AsgiDownstream, error: GatewayError, jitter: random.Random, *, path: str = "") -> None:
-    """Answer with the error; nothing of an answer may have been sent. path: what was asked for, which decides about its shape."""
+    """Answer with the error; nothing of an answer may have been sent. path: what was asked for, where that shapes it."""
     answer = answer_to(error, jitter=jitter)
     body = dress(path, answer.facts)
     await client.write_head(answer.status, answer.head_for(body))
