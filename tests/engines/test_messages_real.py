@@ -97,11 +97,11 @@ async def test_every_count_is_what_the_engine_runs_and_no_bound_is_below_it(vari
         await roster.look()
         counter = ExactCounter(roster)
         generated = Generated(5, roster.watch(A).view.models[0])
-        for _ in range(CHATS):
+        for _ in range(2 * CHATS):
             body = generated.body()
             answer = await post(url, MESSAGES.path, body)
             if answer.status != 200:
-                continue  # beyond the context of a tiny model
+                continue  # beyond the context of a tiny model, or tools before a server that was started without
             request = MESSAGES.read_request(json.dumps(body).encode())
             usage = answer.json()["usage"]
             cached = (usage.get("cache_read_input_tokens") or 0) + (usage.get("cache_creation_input_tokens") or 0)
@@ -110,6 +110,8 @@ async def test_every_count_is_what_the_engine_runs_and_no_bound_is_below_it(vari
             assert bound is not None
             assert bound >= usage["input_tokens"] + cached, body
             counted += 1
+            if counted == CHATS:
+                break
     finally:
         await roster.stop()
-    assert counted >= CHATS * 0.9, f"only {counted} of {CHATS} were served"
+    assert counted == CHATS, "the server refuses most of what it is asked"
