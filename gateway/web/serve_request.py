@@ -23,6 +23,7 @@ from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.reports import learn_from
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
@@ -57,6 +58,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     finally:
         client.unwatch()
         line.space.close()
+        learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 

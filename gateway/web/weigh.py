@@ -4,10 +4,9 @@ The bound decides wherever it can; the exact count is asked for only where the b
 depends on it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
@@ -18,7 +17,9 @@ from gateway.core.outcomes import RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
+from gateway.tokens.media import NO_COSTS, MediaCosts
 from gateway.web.choices import Choices
+from gateway.web.counting import Counted, Counting
 from gateway.web.rooms import Rooms
 
 
@@ -27,6 +28,7 @@ class Weighed:
     """A request with what it would hold on each backend that can serve it. would_refuse: only in observe mode.
 
     cap_tokens: the output cap of one sequence that was asked for, by the caller or by the operator; None: none.
+    counted_by: the backend whose local tokenizer counted, None if it was not one.
     """
 
     pool: Pool
@@ -34,6 +36,7 @@ class Weighed:
     offers: Mapping[BackendName, Offer]
     cap_tokens: int | None
     would_refuse: RejectReason | None = None
+    counted_by: BackendName | None = None
 
     @property
     def needs(self) -> dict[BackendName, Need]:
@@ -60,17 +63,22 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             retry_after_s=None,
         )
     cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
-    count = bound_of(request)
+    count = bound_of(request, [rooms.media.get(view.name, NO_COSTS) for view in pool.backends])
+    counted_by: BackendName | None = None
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
             _refuse_overlong(known, request)
-        tokens = await _count_exactly(rooms.counter, count_first, request)
-        exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
-        count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
+        counted, counted_by = await _count_exactly(rooms.counter, count_first, request)
+        if counted is not None:
+            count = PromptCount(counted.tokens, CountKind.EXACT)
+        else:
+            # What is never below the truth, or is so in a stated share of cases: neither refuses, and neither is exact.
+            estimate = rooms.ratios.estimate(pool.family(request.model), request)
+            count = PromptCount(count.tokens if estimate is None else estimate, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
     if offers:
-        return Weighed(pool, count, offers, cap_tokens)
+        return Weighed(pool, count, offers, cap_tokens, counted_by=counted_by)
     nearest = max(unfit, key=lambda found: found.limit) if unfit else None
     if rooms.choices.mode is Mode.OBSERVE:
         blind = {view.name: _blind_offer(view, nearest, request) for view in pool.backends}
@@ -108,19 +116,27 @@ async def find_pool(rooms: Rooms, model: str | None) -> Pool:
     return pool
 
 
-def bound_of(request: InferenceRequest) -> PromptCount:
-    """The cheap count: exact for prompts that came as token ids, else never below the truth."""
-    bounds = tuple(prompt_bound(prompt) for prompt in request.prompts)
+def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> PromptCount:
+    """The cheap count: exact for prompts that came as token ids, else never below the truth.
+
+    media: what the backends that may run it make of images and the like; the dearest counts.
+    """
+    bounds = tuple(prompt_bound(prompt, media) for prompt in request.prompts)
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
-async def _count_exactly(counter: ExactCounter, asked: list[BackendView], request: InferenceRequest) -> tuple[int, ...] | None:
-    """The first count to be had, those that answer asked first: they serve the same model, so one count holds for all."""
+async def _count_exactly(
+    counter: Counting, asked: list[BackendView], request: InferenceRequest
+) -> tuple[Counted | None, BackendName | None]:
+    """The first count to be had, those that answer asked first: they serve the same model, so one count holds for all.
+
+    With it, the backend whose local tokenizer gave it.
+    """
     for view in sorted(asked, key=lambda view: not view.healthy):
-        tokens = await counter.count(view.name, request)
-        if tokens is not None:
-            return tokens
-    return None
+        counted = await counter.count(view.name, request)
+        if counted is not None:
+            return counted, view.name if counted.is_local else None
+    return None, None
 
 
 def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:

@@ -1,0 +1,51 @@
+"""What an engine's report of its prompt tokens teaches: how many bytes a token has, whether the count was right, and whether
+something behind the gate has cut the prompt.
+
+Only a whole answer is believed: some engines guess a number at the beginning of a stream and correct it at the end.
+"""
+
+from typing import Final
+
+from gateway.core.offer import CountKind
+from gateway.tokens.least import may_be_truncated
+from gateway.web.journal import Journal
+from gateway.web.rooms import Rooms
+
+# An exact count may differ by what a server adds by itself; a cut prompt misses more.
+_CLEARLY_FEWER: Final = 0.9
+_A_FEW_TOKENS: Final = 16
+
+
+def reported_tokens(journal: Journal) -> int | None:
+    """Prompt tokens that the engine reported of a request that it answered whole; None where it did not."""
+    watcher, status = journal.watcher, journal.status
+    if watcher is None or status is None or not 200 <= status < 300 or watcher.has_error or not watcher.is_complete:
+        return None
+    usage = watcher.usage
+    return usage.prompt_tokens if usage is not None and usage.prompt_tokens > 0 else None
+
+
+def is_truncated(journal: Journal) -> bool:
+    """Whether the engine reported clearly fewer tokens than the prompt has: something behind the gate has cut it."""
+    reported, weighed, request = reported_tokens(journal), journal.weighed, journal.request
+    if reported is None or weighed is None or request is None or any(prompt.may_be_cut for prompt in request.prompts):
+        return False
+    if weighed.count.kind is CountKind.EXACT and weighed.would_refuse is None:
+        return reported < _CLEARLY_FEWER * weighed.count.total - _A_FEW_TOKENS
+    return may_be_truncated(request, reported)
+
+
+def learn_from(rooms: Rooms, journal: Journal) -> None:
+    """The request has ended, and its journal has not."""
+    reported, weighed, request, pool = reported_tokens(journal), journal.weighed, journal.request, journal.pool
+    if reported is None or weighed is None or request is None or pool is None:
+        return
+    truncated = is_truncated(journal)
+    if weighed.counted_by is not None and not rooms.counter.compare(
+        weighed.counted_by, weighed.count.total, reported, truncated=truncated
+    ):
+        return
+    if truncated:
+        journal.truncated = True
+    else:
+        rooms.ratios.learn(pool.family(request.model), request, reported)
