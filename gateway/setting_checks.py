@@ -184,9 +184,7 @@ def _tokenizer_without_extra(settings: Settings) -> list[str]:
     missing = [name for name in ("tokenizers", "jinja2") if importlib.util.find_spec(name) is None]
     if not missing:
         return []
-    return [
-        f"KVGATE_TOKENIZER needs the extra tokenizer, and {' and '.join(missing)} is missing: pip install 'kvgate[tokenizer]'"
-    ]
+    return [f"KVGATE_TOKENIZER needs the extra tokenizer (pip install 'kvgate[tokenizer]'): no {' and no '.join(missing)} here"]
 
 
 def _is_everywhere(host: str) -> bool:

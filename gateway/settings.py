@@ -101,7 +101,7 @@ class Settings(BaseSettings):
     tokenizer: Annotated[PerBackend[Path | None], _read(values.per_backend(values.tokenizer_files, None))] = _setting(
         "KVGATE_TOKENIZER",
         "",
-        "a model's tokenizer.json or the folder with it and its chat template, to count prompts without the engine; per backend",
+        "a model's tokenizer.json, or the folder with it and its chat template, to count prompts exactly; per backend",
     )
     media_tokens: Annotated[PerBackend[MediaTokens], _read(values.per_backend(values.media_tokens, MediaTokens()))] = _setting(
         "KVGATE_MEDIA_TOKENS", "", "most tokens of one part that is no text: 1500, or image:1500 audio:750; per backend"
