@@ -12,12 +12,12 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.backends.counting import ExactCounter
 from gateway.backends.roster import Roster
 from gateway.core.names import BackendName
+from gateway.core.offer import CountKind, PromptCount
 from gateway.core.request import InferenceRequest
 from gateway.tokens.local import LocalTokenizer
 
@@ -32,14 +32,6 @@ log = logging.getLogger("kvgate.tokens")
 _Key = tuple[BackendName, int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """tokens: of each prompt, in order. is_local: by the tokenizer given for that backend, else by its engine."""
-
-    tokens: tuple[int, ...]
-    is_local: bool = False
-
-
 class Counting:
     def __init__(
         self, roster: Roster, engines: ExactCounter, local: Mapping[BackendName, LocalTokenizer] | None = None
@@ -48,7 +40,7 @@ class Counting:
         self._roster = roster
         self._engines = engines
         self._local = dict(local or {})
-        self._kept: OrderedDict[_Key, Counted] = OrderedDict()
+        self._kept: OrderedDict[_Key, PromptCount] = OrderedDict()
         self._agreed: dict[BackendName, int] = {}
 
     async def start(self) -> None:
@@ -61,7 +53,7 @@ class Counting:
             await tokenizer.stop()
         self._local.clear()
 
-    async def count(self, backend: BackendName, request: InferenceRequest) -> Counted | None:
+    async def count(self, backend: BackendName, request: InferenceRequest) -> PromptCount | None:
         """The exact count; None if it cannot be had. Raises KeyError for an unknown backend."""
         if any(prompt.may_be_cut for prompt in request.prompts):
             # What the engine leaves of it is its own affair.
@@ -96,7 +88,7 @@ class Counting:
     def _contradicted(self, backend: BackendName, counted_tokens: int, reported_tokens: int) -> None:
         if self._local.pop(backend, None) is None:
             return
-        self._kept = OrderedDict((key, kept) for key, kept in self._kept.items() if key[0] != backend or not kept.is_local)
+        self._kept = OrderedDict((key, kept) for key, kept in self._kept.items() if kept.counted_by != backend)
         log.warning(
             "%s: the tokenizer given for it counted %d prompt tokens where the engine counted %d, so it is not used any"
             " more: KVGATE_TOKENIZER must name the engine's own tokenizer and chat template",
@@ -105,14 +97,14 @@ class Counting:
             reported_tokens,
         )
 
-    async def _ask(self, backend: BackendName, request: InferenceRequest) -> Counted | None:
+    async def _ask(self, backend: BackendName, request: InferenceRequest) -> PromptCount | None:
         local = self._local.get(backend)
         tokens = await local.count(request) if local is not None else None
         # Who was contradicted in the meantime has no say.
         if tokens is not None and backend in self._local:
-            return Counted(tokens, is_local=True)
+            return PromptCount(tokens, CountKind.EXACT, counted_by=backend)
         tokens = await self._engines.count(backend, request)
-        return None if tokens is None else Counted(tokens)
+        return None if tokens is None else PromptCount(tokens, CountKind.EXACT)
 
     def _key(self, backend: BackendName, request: InferenceRequest) -> _Key | None:
         countable = request.countable

@@ -15,7 +15,7 @@ from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
 from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
-from gateway.core.offer import Offer
+from gateway.core.offer import Offer, PromptCount
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.waste import waste
@@ -72,6 +72,7 @@ class Journal:
         self.grant: Grant | None = None
         self.offer: Offer | None = None
         self.watcher: Watcher | None = None
+        self.recount: PromptCount | None = None  # what came later than `weighed`
         self.truncated = False  # something behind the gate has cut the prompt
         self._dialect = dialect
         self._metrics = metrics

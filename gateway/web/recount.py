@@ -40,13 +40,18 @@ class Recount:
         self._ratios = ratios
         self._bounded: dict[TicketId, _Bounded] = {}
         self._tasks: dict[BackendName, asyncio.Task[None]] = {}
+        self._counts: dict[TicketId, asyncio.Task[PromptCount | None]] = {}
 
     def note(self, ticket: Ticket, request: InferenceRequest, reweigh: Reweigh) -> None:
         """This request is weighed by a bound from now on; `forget` it when it ends."""
         self._bounded[ticket.id] = _Bounded(ticket, request, reweigh)
 
     def forget(self, ticket: TicketId) -> None:
+        """The request has ended: no engine is kept busy counting it, and its prompt is kept no longer than it was."""
         self._bounded.pop(ticket, None)
+        count = self._counts.pop(ticket, None)
+        if count is not None:
+            count.cancel()
 
     def somebody_waits(self, ticket: Ticket) -> None:
         """This ticket was queued: see to it that exact counts are asked for where it may run."""
@@ -64,16 +69,24 @@ class Recount:
             if bounded is None:
                 return
             # Asked for once, whatever comes of it.
-            self.forget(bounded.ticket.id)
-            count = await self._count(backend, bounded)
-            if count is not None:
-                self._controller.reweigh(bounded.ticket.id, bounded.reweigh(count))
+            ticket = bounded.ticket.id
+            del self._bounded[ticket]
+            count = self._counts[ticket] = asyncio.create_task(
+                self._count(backend, bounded), name=f"count of ticket {ticket} on {backend}"
+            )
+            try:
+                await asyncio.wait({count})
+            finally:
+                self.forget(ticket)
+            counted = None if count.cancelled() else count.result()
+            if counted is not None:
+                self._controller.reweigh(ticket, bounded.reweigh(counted))
 
     async def _count(self, backend: BackendName, bounded: _Bounded) -> PromptCount | None:
         """The exact count or, where none can be had, what the bytes of such prompts came to."""
         counted = await self._counter.count(backend, bounded.request)
         if counted is not None:
-            return PromptCount(counted.tokens, CountKind.EXACT)
+            return counted
         estimate = self._ratios.estimate(bounded.ticket.family, bounded.request)
         return None if estimate is None else PromptCount(estimate, CountKind.BOUND_ONLY)
 

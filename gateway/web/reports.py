@@ -6,7 +6,7 @@ Only a whole answer is believed: some engines guess a number at the beginning of
 
 from typing import Final
 
-from gateway.core.offer import CountKind
+from gateway.core.offer import CountKind, PromptCount
 from gateway.tokens.least import may_be_truncated
 from gateway.web.journal import Journal
 from gateway.web.rooms import Rooms
@@ -25,25 +25,29 @@ def reported_tokens(journal: Journal) -> int | None:
     return usage.prompt_tokens if usage is not None and usage.prompt_tokens > 0 else None
 
 
+def _count_of(journal: Journal) -> PromptCount | None:
+    """The best count that the request came to have."""
+    return journal.recount or (journal.weighed.count if journal.weighed is not None else None)
+
+
 def is_truncated(journal: Journal) -> bool:
     """Whether the engine reported clearly fewer tokens than the prompt has: something behind the gate has cut it."""
-    reported, weighed, request = reported_tokens(journal), journal.weighed, journal.request
-    if reported is None or weighed is None or request is None or any(prompt.may_be_cut for prompt in request.prompts):
+    reported, request, count = reported_tokens(journal), journal.request, _count_of(journal)
+    if reported is None or request is None or any(prompt.may_be_cut for prompt in request.prompts):
         return False
-    if weighed.count.kind is CountKind.EXACT and weighed.would_refuse is None:
-        return reported < _CLEARLY_FEWER * weighed.count.total - _A_FEW_TOKENS
+    if count is not None and count.kind is CountKind.EXACT:
+        return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
     return may_be_truncated(request, reported)
 
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:
     """The request has ended, and its journal has not."""
-    reported, weighed, request, pool = reported_tokens(journal), journal.weighed, journal.request, journal.pool
-    if reported is None or weighed is None or request is None or pool is None:
+    reported, request, pool, count = reported_tokens(journal), journal.request, journal.pool, _count_of(journal)
+    if reported is None or request is None or pool is None or count is None:
         return
     truncated = is_truncated(journal)
-    if weighed.counted_by is not None and not rooms.counter.compare(
-        weighed.counted_by, weighed.count.total, reported, truncated=truncated
-    ):
+    by = count.counted_by
+    if by is not None and not rooms.counter.compare(by, count.total, reported, truncated=truncated):
         return
     if truncated:
         journal.truncated = True

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,13 @@ def test_a_real_models_special_tokens_are_cut_at_exactly(name: str, tmp_path: Pa
 def test_a_growing_conversation_is_not_counted_anew(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
     batch = tokenizer._batch
-    monkeypatch.setattr(tokenizer, "_batch", lambda pieces: batch(counted.append(piece) or piece for piece in pieces))
+
+    def watched(pieces: Iterable[str]) -> list[int]:
+        given = list(pieces)
+        counted.extend(given)
+        return batch(given)
+
+    monkeypatch.setattr(tokenizer, "_batch", watched)
     monkeypatch.setattr(tokenizer, "_counts", 1)  # the next check against the whole is far away
     messages: list[dict[str, Any]] = []
     for turn in range(20):

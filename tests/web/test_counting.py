@@ -7,16 +7,18 @@ import pytest
 
 from gateway.backends.counting import ExactCounter
 from gateway.core.names import BackendName
+from gateway.core.offer import CountKind, PromptCount
 from gateway.core.request import InferenceRequest
 from gateway.dialects import DIALECTS
 from gateway.tokens.local import LocalTokenizer
-from gateway.web.counting import Counted, Counting
+from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
 from support.engine_scripts import script_vllm
 from support.rooms import open_rooms
 from support.scripted_engine import ScriptedEngine
 
 A = BackendName("a")
+EXACT_14 = PromptCount((14,), CountKind.EXACT)
 
 
 class Local:
@@ -47,20 +49,20 @@ def chat(content: str = "hello", **members: object) -> InferenceRequest:
 async def test_the_engine_counts_where_no_tokenizer_is_given(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        assert await counting(rooms).count(A, chat()) == Counted((14,))
+        assert await counting(rooms).count(A, chat()) == EXACT_14
 
 
 async def test_the_local_tokenizer_comes_before_the_engine(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        assert await counting(rooms, Local(5)).count(A, chat()) == Counted((5,), is_local=True)
+        assert await counting(rooms, Local(5)).count(A, chat()) == PromptCount((5,), CountKind.EXACT)
     assert engine.asked("/tokenize") == []
 
 
 async def test_what_the_local_tokenizer_cannot_count_is_asked_of_the_engine(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        assert await counting(rooms, Local(None)).count(A, chat()) == Counted((14,))
+        assert await counting(rooms, Local(None)).count(A, chat()) == EXACT_14
 
 
 async def test_the_same_body_is_counted_once_and_another_again(engine: ScriptedEngine) -> None:
@@ -116,7 +118,7 @@ async def test_one_contradiction_turns_a_tokenizer_off_and_forgets_its_counts(
         assert counter.compare(A, 5, 5, truncated=False)
         assert not counter.compare(A, 5, 6, truncated=False)
         assert not counter.compare(A, 5, 6, truncated=False)
-        assert await counter.count(A, chat()) == Counted((14,))
+        assert await counter.count(A, chat()) == EXACT_14
     assert local.asked == 1
     assert len([record for record in caplog.records if "KVGATE_TOKENIZER" in record.getMessage()]) == 1
 
@@ -129,5 +131,7 @@ async def test_far_fewer_tokens_are_the_engines_doing_once_the_tokenizer_has_pro
         for _ in range(8):
             proven.compare(A, 5, 5, truncated=False)
         assert proven.compare(A, 500, 100, truncated=True)
-        assert (await proven.count(A, chat()) or Counted(())).is_local
+        kept = await proven.count(A, chat())
+        assert kept is not None
+        assert kept.counted_by == A
         assert not proven.compare(A, 500, 501, truncated=False)
