@@ -250,6 +250,9 @@ class Gateway:
             log.error("KVGATE_TOKENIZER: %s", error)
             await self._counter.stop()
             return EXIT_FAILED
+        for name, costs in self._rooms.media.items():
+            if said := str(costs):
+                log.info("%s: %s", name, said)
         if self._state_file is not None:
             self._state_file.read()
             self._own(self._state_file.run(), "state file")

@@ -47,15 +47,21 @@ class StateFile:
                 raise ValueError("it is too large")
             content = json.loads(self._path.read_bytes())
             families = self._evidence.take(content)
-            for name, recorded in self._beside.items():
-                if name in content:
-                    recorded.take(content[name])
         except FileNotFoundError:
             log.info("no evidence in %s yet", self._path)
         except (OSError, ValueError, RecursionError) as error:
             log.warning("the state file %s is left out: %s", self._path, error)
         else:
             log.info("evidence read from %s: %s", self._path, "; ".join(sorted(families)) or "none")
+            self._read_beside(content)
+
+    def _read_beside(self, content: Mapping[str, Any]) -> None:
+        for name, recorded in self._beside.items():
+            try:
+                if name in content:
+                    recorded.take(content[name])
+            except ValueError as error:
+                log.warning("the %s in the state file %s are left out: %s", name, self._path, error)
 
     def write(self) -> None:
         """Replace the file by what is known now. Says once that it cannot be written, and goes on."""

@@ -7,7 +7,8 @@ Only a whole answer is believed: some engines guess a number at the beginning of
 from typing import Final
 
 from gateway.core.offer import CountKind, PromptCount
-from gateway.tokens.least import may_be_truncated
+from gateway.core.request import InferenceRequest
+from gateway.tokens.least import LEAST_BYTES, may_be_truncated
 from gateway.web.journal import Journal
 from gateway.web.rooms import Rooms
 
@@ -33,11 +34,17 @@ def _count_of(journal: Journal) -> PromptCount | None:
 def is_truncated(journal: Journal) -> bool:
     """Whether the engine reported clearly fewer tokens than the prompt has: something behind the gate has cut it."""
     reported, request, count = reported_tokens(journal), journal.request, _count_of(journal)
-    if reported is None or request is None or any(prompt.may_be_cut for prompt in request.prompts):
+    if reported is None or request is None or len(request.prompts) != 1 or request.prompts[0].may_be_cut:
+        # Of several prompts engines report now all, now one.
         return False
     if count is not None and count.kind is CountKind.EXACT:
         return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
     return may_be_truncated(request, reported)
+
+
+def can_be_told(request: InferenceRequest) -> bool:
+    """Whether a plain answer is worth reading to its end first, since its prompt is long enough to have been cut."""
+    return not request.stream and sum(prompt.text_bytes or prompt.token_ids or 0 for prompt in request.prompts) >= LEAST_BYTES
 
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:
@@ -47,7 +54,11 @@ def learn_from(rooms: Rooms, journal: Journal) -> None:
         return
     truncated = is_truncated(journal)
     by = count.counted_by
-    if by is not None and not rooms.counter.compare(by, count.total, reported, truncated=truncated):
+    if (
+        by is not None
+        and len(request.prompts) == 1
+        and not rooms.counter.compare(by, count.total, reported, truncated=truncated)
+    ):
         return
     if truncated:
         journal.truncated = True

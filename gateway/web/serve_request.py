@@ -24,7 +24,7 @@ from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
-from gateway.web.reports import learn_from
+from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
@@ -228,7 +228,8 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, self._own_headers())
+            told_at_end = self._truncation if can_be_told(request) else None
+            outcome = await answer.relay(head, watcher, self._own_headers(), told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -248,6 +249,13 @@ class Line:
         self._journal.gone_in = self._journal.phase
         if not self._runs_on:
             self.task.cancel()
+
+    def _truncation(self) -> Headers:
+        """What a plain answer that is whole, and not sent yet, says of its prompt."""
+        reported = reported_tokens(self._journal)
+        if reported is None or not is_truncated(self._journal):
+            return []
+        return [(b"x-kvgate-truncated", b"%d" % reported)]
 
     def _own_headers(self) -> Headers:
         """What every answer carries."""

@@ -13,7 +13,7 @@ from gateway.dialects import DIALECTS
 from gateway.tokens.local import LocalTokenizer
 from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
-from support.engine_scripts import script_vllm
+from support.engine_scripts import script_dynamo, script_vllm
 from support.rooms import open_rooms
 from support.scripted_engine import ScriptedEngine
 
@@ -55,8 +55,29 @@ async def test_the_engine_counts_where_no_tokenizer_is_given(engine: ScriptedEng
 async def test_the_local_tokenizer_comes_before_the_engine(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        assert await counting(rooms, Local(5)).count(A, chat()) == PromptCount((5,), CountKind.EXACT)
-    assert engine.asked("/tokenize") == []
+        counter = counting(rooms, Local(14))
+        for number in range(20):
+            counted = await counter.count(A, chat(str(number)))
+            assert counted == EXACT_14
+            assert counted.counted_by == A
+    assert len(engine.asked("/tokenize")) == 8  # until it is proven
+
+
+async def test_a_tokenizer_that_the_engine_contradicts_at_once_has_no_say(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    local = Local(5)
+    async with open_rooms({"a": engine}) as rooms:
+        counter = counting(rooms, local)
+        assert await counter.count(A, chat()) == EXACT_14
+        assert await counter.count(A, chat("other")) == EXACT_14
+    assert local.asked == 1
+
+
+async def test_what_the_engines_route_does_not_read_contradicts_nobody(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        counted = await counting(rooms, Local(5)).count(A, chat(reasoning_effort="low"))
+    assert counted == PromptCount((5,), CountKind.EXACT)
 
 
 async def test_what_the_local_tokenizer_cannot_count_is_asked_of_the_engine(engine: ScriptedEngine) -> None:
@@ -91,7 +112,7 @@ async def test_another_engine_at_the_same_address_counts_anew(engine: ScriptedEn
 
 
 async def test_what_is_kept_is_bounded(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    script_vllm(engine)
+    script_dynamo(engine)
     monkeypatch.setattr("gateway.web.counting.MOST_KEPT", 4)
     async with open_rooms({"a": engine}) as rooms:
         counter = counting(rooms, Local(5))
@@ -110,7 +131,7 @@ async def test_a_prompt_that_the_engine_may_cut_has_no_exact_count(engine: Scrip
 async def test_one_contradiction_turns_a_tokenizer_off_and_forgets_its_counts(
     engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    script_vllm(engine)
+    script_dynamo(engine)
     local = Local(5)
     async with open_rooms({"a": engine}) as rooms:
         counter = counting(rooms, local)
@@ -118,13 +139,13 @@ async def test_one_contradiction_turns_a_tokenizer_off_and_forgets_its_counts(
         assert counter.compare(A, 5, 5, truncated=False)
         assert not counter.compare(A, 5, 6, truncated=False)
         assert not counter.compare(A, 5, 6, truncated=False)
-        assert await counter.count(A, chat()) == EXACT_14
+        assert await counter.count(A, chat()) is None
     assert local.asked == 1
     assert len([record for record in caplog.records if "KVGATE_TOKENIZER" in record.getMessage()]) == 1
 
 
 async def test_far_fewer_tokens_are_the_engines_doing_once_the_tokenizer_has_proved_right(engine: ScriptedEngine) -> None:
-    script_vllm(engine)
+    script_dynamo(engine)
     async with open_rooms({"a": engine}) as rooms:
         fresh, proven = counting(rooms, Local(5)), counting(rooms, Local(5))
         assert not fresh.compare(A, 500, 100, truncated=True)
