@@ -25,7 +25,7 @@ import uvloop
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
-from gateway.backend_specs import backend_keys, backend_spec, media_costs
+from gateway.backend_specs import backend_keys, backend_spec, given_name, media_costs
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
 from gateway.backends.ranks import RANK_HEADER, with_ranks
@@ -37,7 +37,6 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
-from gateway.core.names import BackendName
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
 from gateway.metrics import GaugeName, GaugeRow, Metrics
@@ -189,7 +188,7 @@ class Gateway:
             controller=controller,
             evidence=evidence,
             ratios=ratios,
-            media={spec.name: media_costs(settings, _given_name(spec)) for spec in specs},
+            media={spec.name: media_costs(settings, given_name(spec)) for spec in specs},
             recount=Recount(counter, controller, ratios),
             upstreams={spec.name: _upstream(roster.view(spec.name), settings, tls, spec.key, spec.rank) for spec in specs},
             running=Running(),
@@ -361,13 +360,8 @@ async def _within(limit_s: float, wait: Coroutine[Any, Any, Any]) -> bool:
     return True
 
 
-def _given_name(spec: BackendSpec) -> BackendName:
-    """The name under which settings speak of a backend: engines behind one address share what was given for it."""
-    return BackendName(spec.name.removesuffix(f".{spec.rank}")) if spec.rank is not None else spec.name
-
-
 def _counting(settings: Settings, roster: Roster, specs: Sequence[BackendSpec]) -> Counting:
-    paths = {spec.name: path for spec in specs if (path := settings.tokenizer.of(_given_name(spec))) is not None}
+    paths = {spec.name: path for spec in specs if (path := settings.tokenizer.of(given_name(spec))) is not None}
     tokenizers = {path: LocalTokenizer(path) for path in paths.values()}
     return Counting(roster, ExactCounter(roster), {name: tokenizers[path] for name, path in paths.items()})
 

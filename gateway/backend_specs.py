@@ -48,6 +48,11 @@ def backend_spec(
     return BackendSpec(name=name, url=url, engine=settings.engine.of(name), key=keys.get(name), given=given), cuts
 
 
+def given_name(spec: BackendSpec) -> BackendName:
+    """The name under which settings speak of a backend: engines behind one address share what was given for it."""
+    return BackendName(spec.name.removesuffix(f".{spec.rank}")) if spec.rank is not None else spec.name
+
+
 def media_costs(settings: Settings, name: BackendName) -> MediaCosts:
     """What the model's files and the operator say of images and the like. Raises ValueError as `backend_spec` does."""
     given = settings.media_tokens.of(name).by_kind

@@ -12,7 +12,7 @@ import pytest
 from gateway.tokens.chat_template import CannotRender, ChatTemplate
 from gateway.tokens.tokenizer import MOST_PIECES, Tokenizer
 from support.chats import chats
-from support.real_tokenizers import HUGGING_FACE, litellm_file
+from support.real_tokenizers import ANTHROPIC, DEEPSEEK, hugging_face_file
 from support.texts import texts
 from support.tiny_tokenizer import SPECIAL, write_tokenizer
 
@@ -67,9 +67,9 @@ def test_callers_who_write_special_tokens_into_their_text_are_counted_alike(toke
     assert tokenizer.cuts_at_marks
 
 
-@pytest.mark.parametrize("name", HUGGING_FACE)
+@pytest.mark.parametrize("name", [DEEPSEEK, ANTHROPIC])
 def test_a_real_models_special_tokens_are_cut_at_exactly(name: str, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(litellm_file(name).read_bytes())
+    (tmp_path / "tokenizer.json").write_bytes(hugging_face_file(name).read_bytes())
     tokenizer = Tokenizer(tmp_path)
     assert tokenizer.cuts_at_marks
     chance = random.Random(4)
