@@ -17,8 +17,8 @@ from gateway.core.request import InferenceRequest
 PLAUSIBLE_BYTES: Final = 8
 # Less text than this is not worth a look: templates drop a word here and there.
 LEAST_BYTES: Final = 4096
-# More text than this is not looked at on the event loop (1 ms for every 200 kB).
-MOST_BYTES: Final = 1 << 20
+# More text than this is not looked at: it is done on the event loop, and takes some 5 ms.
+MOST_BYTES: Final = 1 << 18
 # A report of fewer tokens than this part of those that the text has for certain is of another text.
 CLEARLY: Final = 0.5
 

@@ -25,6 +25,8 @@ MAX_BODY_BYTES: Final = 4 << 20
 MAX_TEXTS: Final = 1024
 # Longer than any context: such a count is garbage.
 MAX_TOKENS: Final = 2**31
+# Of the environment, only what Python and a template's date need.
+_INHERITED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 
 log = logging.getLogger("kvgate.tokens")
 
@@ -151,10 +153,9 @@ class LocalTokenizer:
 
 
 def _environment() -> dict[str, str]:
-    """What the process is told: where our package lies, no threads of its own, and none of our secrets."""
-    package = str(Path(__file__).parent.parent.parent)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("KVGATE_")}
-    paths = [package, *filter(None, [kept.get("PYTHONPATH")])]
+    """What the process is told: where our package lies, no threads of its own, and nobody's secrets."""
+    kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    paths = [str(Path(__file__).parent.parent.parent), *filter(None, [kept.get("PYTHONPATH")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 

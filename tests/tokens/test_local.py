@@ -149,7 +149,7 @@ async def test_a_process_that_died_is_none_and_then_another(local: LocalTokenize
 
 
 async def test_it_is_told_no_secret_and_stops_with_its_owner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KVGATE_BACKEND_KEY", "secret-key")
+    monkeypatch.setenv("SOMEBODYS_API_KEY", "secret-key")
     local = LocalTokenizer(folder)
     await local.start()
     process = process_of(local)
