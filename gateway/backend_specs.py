@@ -45,7 +45,15 @@ def backend_spec(
         memory=_memory(settings, name, files),
         reserve=settings.reserve.of(name),
     )
-    return BackendSpec(name=name, url=url, engine=settings.engine.of(name), key=keys.get(name), given=given), cuts
+    spec = BackendSpec(
+        name=name,
+        url=url,
+        engine=settings.engine.of(name),
+        key=keys.get(name),
+        metrics_url=settings.engine_metrics.of(name),
+        given=given,
+    )
+    return spec, cuts
 
 
 def given_name(spec: BackendSpec) -> BackendName:
