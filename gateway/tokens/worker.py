@@ -44,7 +44,7 @@ def _answer(tokenizer: Tokenizer, body: bytes) -> dict[str, Any]:
         return {"tokens": [tokenizer.count_text(text) for text in asked["texts"]]}
     except CannotRender as error:
         return {"why": str(error)}
-    except (ValueError, RecursionError) as error:
+    except Exception as error:  # a caller's body must not end the process for everybody, whatever the library raises
         return {"why": type(error).__name__}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from gateway.core.request import InferenceRequest
+from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from gateway.dialects import DIALECTS
 from gateway.tokens.local import MAX_BODY_BYTES, MOST_WAITING, LocalTokenizer
 from gateway.tokens.tokenizer import Tokenizer
@@ -74,6 +74,29 @@ async def test_what_cannot_be_counted_here_is_none_and_the_next_one_is_counted(
 ) -> None:
     assert await local.count(request_) is None
     assert await local.count(chat()) is not None
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"messages": b'[{"role":"user","content":"half \\ud800 a pair"}]'},
+        {"messages": b'[{"role":"user","content":"x"}]', "tools": b'[{"function":{"name":"\\udfff"}}]'},
+        {"messages": b'[{"role":"user","content":{}}]'},
+        {"messages": b"[" * 5000 + b"]" * 5000},
+        {"messages": b"7"},
+        {"messages": b'[{"role":"user","content":"x"}]', "tools": b'{"a":1}'},
+        {"messages": b'[{"role":"user","content":"x"}]', "chat_template_kwargs": b'{"messages":7,"tools":8}'},
+        {"messages": b"no json"},
+    ],
+)
+async def test_no_body_ends_the_process_for_everybody(local: LocalTokenizer, members: dict[str, bytes]) -> None:
+    process = process_of(local)
+    request = InferenceRequest(
+        None, (Prompt(1, messages=1),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat=members)
+    )
+    await local.count(request)
+    assert await local.count(chat()) is not None
+    assert process_of(local) is process
 
 
 async def test_without_a_template_chats_are_not_counted(tmp_path: Path) -> None:

@@ -8,14 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.tokens.chat_template import CannotRender, ChatTemplate
 from gateway.tokens.tokenizer import MOST_PIECES, Tokenizer
 from support.chats import chats
 from support.real_tokenizers import ANTHROPIC, DEEPSEEK, hugging_face_file
 from support.texts import texts
-from support.tiny_tokenizer import SPECIAL, write_tokenizer
+from support.tiny_tokenizer import CHATML_WITH_TOOLS, SPECIAL, write_tokenizer
 
+CHATML = ChatTemplate(CHATML_WITH_TOOLS, {})
+KEYS = (
+    "messages",
+    "role",
+    "content",
+    "type",
+    "text",
+    "tools",
+    "function",
+    "name",
+    "tool_calls",
+    "arguments",
+    "user",
+    "assistant",
+)
 PLAIN = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 
 
@@ -299,3 +316,21 @@ def test_a_template_that_refuses_a_conversation_gives_no_count() -> None:
 def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
     with pytest.raises(CannotRender):
         render(source, USER)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5) | st.fixed_dictionaries({"messages": st.lists(JSON, max_size=3)})
+)
+def test_any_body_is_rendered_or_is_not(body: dict[str, Any]) -> None:
+    try:
+        text = CHATML.render(body)
+    except CannotRender:
+        return
+    assert isinstance(text, str)
