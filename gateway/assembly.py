@@ -37,6 +37,7 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.names import STANDARD_LANE
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
 from gateway.metrics import GaugeName, GaugeRow, Metrics
@@ -51,6 +52,7 @@ from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
@@ -190,6 +192,7 @@ class Gateway:
             clock=clock,
             jitter=random.Random(),
             choices=_choices(settings),
+            recent=Recent(clock.now),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -210,6 +213,7 @@ class Gateway:
         """The roster learned something that admission must know."""
         budget = view.capacity.budget if view.capacity is not None else None
         self._controller.set_backend(view.name, budget=budget, serving=view.serving, foreign_blocks=view.foreign_blocks)
+        self._rooms.metrics.expect(pools=self._roster.pool_names(), lanes=(STANDARD_LANE,), models=self._roster.models())
         for conflict in self._roster.conflicts:
             self._fail(f"these settings cannot both be true: {conflict}")
 

@@ -19,8 +19,9 @@ from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
 from gateway.core.outcomes import RejectReason
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 _SENTENCES: dict[RejectReason, str] = {
     RejectReason.QUEUE_FULL: "the queue is full",
@@ -139,6 +140,14 @@ class Controller:
 
     def snapshot(self) -> BookSnapshot:
         return self._book.snapshot(now=self._clock.now())
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
+        """The first `most` tickets of every line, each with what it waits for."""
+        return self._book.waits(most=most)
+
+    def holding(self, ticket_id: TicketId) -> Holding | None:
+        """What a granted ticket holds now, None if nothing (any more)."""
+        return self._book.holding(ticket_id)
 
     async def pump(self) -> None:
         """Ends tickets whose deadline has passed. Runs until cancelled."""

@@ -8,8 +8,9 @@ from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
 from gateway.core.pace import Pace
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 
 class BookContract(Protocol):
@@ -52,3 +53,7 @@ class BookContract(Protocol):
     def has_waiting_for(self, backend: BackendName) -> bool: ...
 
     def snapshot(self, *, now: float) -> BookSnapshot: ...
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]: ...
+
+    def holding(self, ticket_id: TicketId) -> Holding | None: ...

@@ -14,6 +14,8 @@ from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
+from gateway.web.open_requests import OpenRequests
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.running import Running
 from gateway.web.tally import Tally
@@ -35,6 +37,8 @@ class Rooms:
     clock: Clock
     jitter: random.Random
     choices: Choices
+    recent: Recent
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
+    open_requests: OpenRequests = field(default_factory=OpenRequests)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

@@ -37,7 +37,8 @@ _PATIENCE: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-req
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
     client = AsgiDownstream(receive, send)
-    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, now=rooms.clock.now())
+    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
+    rooms.open_requests.add(journal)
     line = Line(rooms, dialect, scope, client, journal)
     outcome = Outcome.GATEWAY_ERROR
     try:
@@ -57,6 +58,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     finally:
         client.unwatch()
         line.space.close()
+        rooms.open_requests.discard(journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 

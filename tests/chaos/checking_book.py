@@ -14,8 +14,9 @@ from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.pace import Pace
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 
 @dataclass(slots=True)
@@ -162,6 +163,12 @@ class CheckingBook:
         page = self._pages.setdefault(name, Page())
         page.budget, page.serving, page.foreign_blocks = budget, serving, foreign_blocks
         return self._take(self._book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, now=now))
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
+        return self._book.waits(most=most)
+
+    def holding(self, ticket_id: TicketId) -> Holding | None:
+        return self._book.holding(ticket_id)
 
     def drain(self, *, now: float) -> Changes:
         self._tick(now)

@@ -30,6 +30,7 @@ from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
@@ -88,6 +89,7 @@ async def open_rooms(
         clock=clock,
         jitter=random.Random(1),
         choices=chosen,
+        recent=Recent(clock.now),
         big_bodies=BigBodies(),
     )
     try:

@@ -112,7 +112,10 @@ async def test_observing_counts_what_enforcing_would_have_refused(
 async def test_two_requests_never_have_the_same_id(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        journals = [Journal("x", tally=rooms.tally, metrics=rooms.metrics, now=clock_of(rooms).now()) for _ in range(100)]
+        journals = [
+            Journal("x", tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=clock_of(rooms).now())
+            for _ in range(100)
+        ]
         assert len({journal.request_id for journal in journals}) == len({journal.ticket_id for journal in journals}) == 100
         for journal in journals:
             journal.end(Outcome.DRAINED, clock_of(rooms).now())
