@@ -47,6 +47,9 @@ from gateway.settings import Settings, is_loopback
 from gateway.tls import client_context
 from gateway.web.app import Front
 from gateway.web.choices import Choices
+from gateway.web.console.feed import Feed
+from gateway.web.console.frame import encoded_frame
+from gateway.web.console.routes import add_console
 from gateway.web.door import Door, DoorLimits
 from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
@@ -203,6 +206,7 @@ class Gateway:
             for port, limit in (("data", limits), ("admin", narrow))
         }
         self._rooms.metrics.read_gauges_from(self._gauges_beside_the_books)
+        self._feed = Feed(lambda: encoded_frame(self._rooms, self._lifecycle), clock)
 
     def _gauges_beside_the_books(self) -> Iterator[GaugeRow]:
         for door in self._doors.values():
@@ -229,6 +233,7 @@ class Gateway:
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
+            add_console(app, self._feed)
             bounded = SmallBodies(
                 app, room=BodyRoom(_ADMIN_BODIES_BYTES), timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter
             )
@@ -251,6 +256,7 @@ class Gateway:
             await self._stop_asked.wait()
             was_whole = await self._drain() and not self._failed
         finally:
+            self._feed.close()
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.wait(serving, timeout=_LAST_BYTES_S + 1)

@@ -17,7 +17,7 @@ from gateway.clock import Clock
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
@@ -144,6 +144,10 @@ class Controller:
     def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
         """The first `most` tickets of every line, each with what it waits for."""
         return self._book.waits(most=most)
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""
+        return self._book.charged_by_lane()
 
     def holding(self, ticket_id: TicketId) -> Holding | None:
         """What a granted ticket holds now, None if nothing (any more)."""

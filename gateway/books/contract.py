@@ -6,7 +6,7 @@ from typing import Protocol
 from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.pace import Pace
 from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
@@ -55,5 +55,7 @@ class BookContract(Protocol):
     def snapshot(self, *, now: float) -> BookSnapshot: ...
 
     def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]: ...
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]: ...
 
     def holding(self, ticket_id: TicketId) -> Holding | None: ...

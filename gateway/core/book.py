@@ -19,7 +19,7 @@ from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
 from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
 from gateway.core.line import Line, Waiting
-from gateway.core.names import BackendName, PoolName, TicketId
+from gateway.core.names import BackendName, LaneName, PoolName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.pace import Pace
 from gateway.core.placement import choose, least_bad
@@ -238,6 +238,10 @@ class Book:
     def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
         """The first `most` tickets of every line, each with what it waits for."""
         return tuple(wait_snapshots(self._queue, self._ledger, self._guards, self._backfill, most=most))
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""
+        return self._ledger.charged_by_lane()
 
     def holding(self, ticket_id: TicketId) -> Holding | None:
         """What a granted ticket holds now, None if nothing (any more)."""

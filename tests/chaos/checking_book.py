@@ -11,7 +11,7 @@ from gateway.books import BookContract
 from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.pace import Pace
 from gateway.core.snapshots import BookSnapshot, Holding
@@ -166,6 +166,9 @@ class CheckingBook:
 
     def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
         return self._book.waits(most=most)
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        return self._book.charged_by_lane()
 
     def holding(self, ticket_id: TicketId) -> Holding | None:
         return self._book.holding(ticket_id)
