@@ -264,7 +264,7 @@ function drawChart(figure, chart, steps, step_s) {
   const ago = (steps.length - 1 - Math.max(shown, 0)) * step_s;
   setText(figure.value, value);
   setText(figure.when, figure.chosen === null ? `${duration(steps.length * step_s)} until now` : ago === 0 ? "now" : `${duration(ago)} ago`);
-  setText(figure.top, `top ${chart.say(highest)}`);
+  setText(figure.top, highest ? `top ${chart.say(highest)}` : "");
   figure.at.setAttribute("d", figure.chosen === null ? "" : `M${x(shown)} 0V${HEIGHT}`);
   figure.svg.setAttribute("aria-label", `${chart.title}: ${value}; highest ${chart.say(highest)} in ${duration(steps.length * step_s)}`);
 }
@@ -429,10 +429,9 @@ function showLink(state, text) {
 
 function lost() {
   const banner = find("#lost");
-  const since = lastAt === null ? "" : ` since ${duration((Date.now() - lastAt) / 1000)}. What is shown is as it was then`;
   setText(banner, lastAt === null
     ? "The gateway does not answer, or takes no more consoles. Trying again."
-    : `The gateway is lost${since}. Trying again.`);
+    : `The gateway is lost, for ${age((Date.now() - lastAt) / 1000)} now. What is shown is as it was then. Trying again.`);
   banner.hidden = false;
   document.body.classList.add("is-lost");
   showLink("lost", "lost");

@@ -131,12 +131,8 @@ async def frame_with(engine: ScriptedEngine, running: int, waiting: int) -> dict
             await rooms.controller.admit(ticket(number, 8, pool="a", deadline=2000.0), on_queued=lambda _: None)
             for number in range(1, running + 1)
         ]
-        waits = [
-            rooms.controller.admit(
-                ticket(1000 + number, 64, pool="a", arrived=1000.0, deadline=1060.0), on_queued=lambda _: None
-            )
-            for number in range(waiting)
-        ]
+        behind = [ticket(1000 + number, 64, pool="a", arrived=1000.0, deadline=1060.0) for number in range(waiting)]
+        waits = [rooms.controller.admit(each, on_queued=lambda _: None) for each in behind]
         for wait in waits:
             wait.send(None)
         clock_of(rooms).advance(2.5)
