@@ -25,6 +25,7 @@ from gateway.relay.timeline import Timeline, since
 from gateway.web.open_requests import RequestRow
 from gateway.web.recent import Recent, Refusal
 from gateway.web.tally import Place, Tally
+from gateway.web.trace_context import TraceContext
 from gateway.web.weigh import Weighed
 
 log = logging.getLogger("kvgate.request")
@@ -74,6 +75,7 @@ class Journal:
         self.grant: Grant | None = None
         self.offer: Offer | None = None
         self.watcher: Watcher | None = None
+        self.trace: TraceContext | None = None
         self._dialect = dialect
         self._metrics = metrics
         self._recent = recent
@@ -252,28 +254,40 @@ class Journal:
             self._metrics.usage_missing(self.model_label)
 
     def _fields(self, outcome: Outcome, now: float) -> dict[str, object]:
-        request, weighed, times = self.request, self.weighed, self.timeline
+        request, weighed, times, grant = self.request, self.weighed, self.timeline, self.grant
         usage = self.watcher.usage if self.watcher is not None else None
         return {
             "request_id": self.request_id,
+            "trace_id": self.trace.trace_id if self.trace is not None else None,
+            "parent_id": self.trace.parent_id if self.trace is not None else None,
             "dialect": self._dialect,
             "outcome": outcome.value,
+            "phase": self.phase.value,
+            "reason": self.reason.value if self.reason is not None else None,
             "status": self.status,
             "error": self.error,
             "model": self.model_label,
             "tenant": ANONYMOUS,
             "lane": STANDARD_LANE,
-            "backend": self.grant.backend if self.grant is not None else None,
+            "pool": self.pool.name if self.pool is not None else None,
+            "backend": grant.backend if grant is not None else None,
             "stream": request.stream if request is not None else None,
             "prompt_tokens_counted": weighed.count.total if weighed is not None else None,
             "count": weighed.count.kind.value if weighed is not None else None,
             "cap_tokens": request.cap_tokens if request is not None else None,
             "written_cap_tokens": self.offer.cap_to_write if self.offer is not None else None,
+            "sequences": grant.ticket.needs[grant.backend].seats if grant is not None else None,
             "blocks": self.blocks,
+            "charged_blocks": grant.granted.charged_blocks if grant is not None else None,
+            "released_blocks": grant.released_blocks if grant is not None else None,
             "would_have": self.would_have,
             "prompt_tokens": usage.prompt_tokens if usage is not None else None,
             "output_tokens": usage.output_tokens if usage is not None else None,
+            "cached_tokens": usage.cached_tokens if usage is not None else None,
+            "upload_ms": _ms(since(times.arrived, times.body_read)),
+            "count_ms": _ms(since(times.body_read, times.joined)),
             "queue_ms": self.queue_ms(now),
+            "head_ms": _ms(since(times.sent, times.head)),
             "ttft_ms": _ms(times.time_to_first_token_s),
             "upstream_ms": _ms(since(times.sent, times.upstream_ended)),
             "total_ms": _ms(times.total_s),

@@ -25,6 +25,7 @@ from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
+from gateway.web.trace_context import trace_context
 from gateway.web.upload import read_upload
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
 
@@ -38,6 +39,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     """Serve one call of an inference route, as an ASGI application would."""
     client = AsgiDownstream(receive, send)
     journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
+    journal.trace = trace_context(scope["headers"])
     rooms.open_requests.add(journal)
     line = Line(rooms, dialect, scope, client, journal)
     outcome = Outcome.GATEWAY_ERROR
@@ -150,6 +152,7 @@ class Line:
         )
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
+        journal.timeline.joined = rooms.clock.now()
         return await rooms.controller.admit(ticket, on_queued=self._queued)
 
     def _queued(self, ticket: Ticket) -> None:
