@@ -12,7 +12,7 @@ from support.programs import DEPLOY
 
 RULES = DEPLOY / "prometheus" / "rules"
 # Counted by the part that sees an engine cut a prompt; the alert waits for it.
-AHEAD: Final = {"kvgate_truncated_total"}
+AHEAD: Final = {"kvgate_prompts_truncated_total"}
 
 
 def rules() -> list[dict[str, Any]]:

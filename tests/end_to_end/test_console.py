@@ -266,6 +266,18 @@ async def test_it_is_used_by_keyboard(browser: Browser, own_bench: Bench) -> Non
     assert "ago" in await browser.run("return document.querySelector('#chart-tokens .axis span').textContent")
 
 
+async def test_every_assumption_and_warning_in_force_is_on_the_page(browser: Browser) -> None:
+    async with running_bench(KVGATE_KV_BLOCKS="1000", KVGATE_BLOCK_TOKENS="16", watched=False) as bench:
+        await open_console(browser, bench)
+        state = (await bench.gateway.state()).raw
+        assert state["warnings"], "more blocks are given than the engine has"
+        texts = "return [...document.querySelectorAll(arguments[0])].map((item) => item.textContent)"
+        assert await browser.run(texts, "#warnings li") == state["warnings"]
+        assert await browser.run(texts, "#assumed li") == state["assumptions"]
+        assert await browser.run("return document.querySelector('#warnings').checkVisibility()")
+        await picture(browser, "warnings")
+
+
 async def call(url: str, number: int) -> int:
     body: dict[str, Any] = {"model": "tiny", "stream": True, "messages": [{"role": "user", "content": SECRETS[0]}]}
     if number % 2:
@@ -325,6 +337,7 @@ async def test_viewers_cost_one_snapshot_a_second_together_and_leave_nothing_beh
     assert statuses == [200] * 16 + [503]
     first = [json.loads((await viewer.read_until(b"}\n\n")).split(b"data: ", 1)[1]) for viewer in viewers[:16]]
     assert len({frame["state"]["uptime_s"] for frame in first}) <= 2, "the same snapshot, or the one after it"
+    assert (await own_bench.gateway.probe("/console", on_data_port=True)).status == 404, "on the admin port only"
     for viewer in viewers:
         viewer.vanish()
     async with asyncio.timeout(5):
