@@ -10,7 +10,9 @@ import pytest
 from gateway.core.decisions import Mode
 from gateway.core.outcomes import Outcome
 from gateway.dialects import DIALECTS
+from gateway.web.app import Front
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
 from support.asgi_caller import Caller
@@ -216,3 +218,18 @@ async def test_ten_thousand_models_and_sizes_leave_as_many_series_and_words_as_t
     words = {(line["model"], line["tenant"], line["lane"], line["pool"], line["dialect"]) for line in lines(caplog)}
     assert words == {("other", "anonymous", "standard", "a", "openai_chat")}
     assert len(lines(caplog)) == 10_010
+
+
+async def test_ten_thousand_paths_leave_no_series_and_no_line(engine: ScriptedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    script_vllm(engine)
+    caplog.set_level(logging.INFO, "kvgate")
+    async with open_rooms({"a": engine}) as rooms:
+        front = Front(rooms, Lifecycle(started=1000.0))
+        before = rooms.metrics.exposition()
+        for number in range(10_000):
+            caller = Caller(f"/v1/chat/{number}", method="POST" if number % 2 else "GET")
+            await front(caller.scope, caller.receive, caller.send)
+            assert caller.status == 404
+        assert rooms.metrics.exposition() == before
+    assert lines(caplog) == []
+    assert "/v1/chat/" not in caplog.text
