@@ -80,6 +80,7 @@ def metrics() -> Metrics:
     metrics.used("m", 10, 20)
     metrics.estimate_ratio("m", 1.1)
     metrics.usage_missing("m")
+    metrics.prompt_truncated("m")
     metrics.loop_lag(0.001)
     return metrics
 

@@ -15,7 +15,7 @@ from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
 from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
-from gateway.core.offer import Offer
+from gateway.core.offer import Offer, PromptCount
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.waste import waste
@@ -76,6 +76,8 @@ class Journal:
         self.offer: Offer | None = None
         self.watcher: Watcher | None = None
         self.trace: TraceContext | None = None
+        self.recount: PromptCount | None = None  # what came later than `weighed`
+        self.truncated = False  # something behind the gate has cut the prompt
         self._dialect = dialect
         self._metrics = metrics
         self._recent = recent
@@ -164,6 +166,8 @@ class Journal:
         metrics.duration(model, now - times.arrived)
         if self.pool is not None and self.would_have is not None:
             metrics.would_have(self.pool.name, self.would_have)
+        if self.truncated:
+            metrics.prompt_truncated(model)
         if self.watcher is not None:
             self._measure_usage(self.watcher, outcome)
 
@@ -286,6 +290,7 @@ class Journal:
             "cached_tokens": usage.cached_tokens if usage is not None else None,
             "upload_ms": _ms(since(times.arrived, times.body_read)),
             "count_ms": _ms(since(times.body_read, times.joined)),
+            "truncated": self.truncated or None,
             "queue_ms": self.queue_ms(now),
             "head_ms": _ms(since(times.sent, times.head)),
             "ttft_ms": _ms(times.time_to_first_token_s),

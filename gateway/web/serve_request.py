@@ -24,6 +24,7 @@ from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.trace_context import trace_context
@@ -62,6 +63,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         client.unwatch()
         line.space.close()
         rooms.open_requests.discard(journal)
+        learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
@@ -169,6 +171,7 @@ class Line:
         request, weighed = self._journal.request, self._journal.weighed
         assert request is not None
         assert weighed is not None
+        self._journal.recount = count
         counted = reweigh(weighed, request, count, self._rooms.choices)
         if self._rooms.controller.is_waiting(self._journal.ticket_id):
             self._journal.weighed = counted
@@ -230,7 +233,8 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, self._own_headers())
+            told_at_end = self._truncation if can_be_told(request) else None
+            outcome = await answer.relay(head, watcher, self._own_headers(), told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -250,6 +254,13 @@ class Line:
         self._journal.gone_in = self._journal.phase
         if not self._runs_on:
             self.task.cancel()
+
+    def _truncation(self) -> Headers:
+        """What a plain answer that is whole, and not sent yet, says of its prompt."""
+        reported = reported_tokens(self._journal)
+        if reported is None or not is_truncated(self._journal):
+            return []
+        return [(b"x-kvgate-truncated", b"%d" % reported)]
 
     def _own_headers(self) -> Headers:
         """What every answer carries."""

@@ -129,7 +129,19 @@ async def test_two_requests_never_have_the_same_id(engine: ScriptedEngine) -> No
 
 # Every field that a request's line may have. The README tells them; whoever reads the log relies on them.
 FIELDS = {
-    *("request_id", "trace_id", "parent_id", "dialect", "outcome", "phase", "reason", "status", "error", "would_have"),
+    *(
+        "request_id",
+        "trace_id",
+        "parent_id",
+        "dialect",
+        "outcome",
+        "phase",
+        "reason",
+        "status",
+        "error",
+        "would_have",
+        "truncated",
+    ),
     *("model", "tenant", "lane", "pool", "backend", "stream"),
     *("prompt_tokens_counted", "count", "cap_tokens", "written_cap_tokens", "sequences"),
     *("blocks", "charged_blocks", "released_blocks"),
@@ -150,7 +162,7 @@ async def test_a_line_has_the_ids_the_phases_the_demand_and_the_usage(
     assert set(line) <= FIELDS
     missing = FIELDS - set(line)
     assert missing <= {
-        *("trace_id", "parent_id", "reason", "error", "would_have"),
+        *("trace_id", "parent_id", "reason", "error", "would_have", "truncated"),
         *("written_cap_tokens", "cached_tokens", "ttft_ms"),
     }
     assert (line["sequences"], line["phase"], line["pool"]) == (2, "streaming", "a")
