@@ -37,6 +37,7 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.names import STANDARD_LANE
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
 from gateway.metrics import GaugeName, GaugeRow, Metrics
@@ -48,12 +49,16 @@ from gateway.tokens.local import LocalTokenizer
 from gateway.tokens.ratio import Ratios
 from gateway.web.app import Front
 from gateway.web.choices import Choices
+from gateway.web.console.feed import Feed
+from gateway.web.console.frame import encoded_frame
+from gateway.web.console.routes import add_console
 from gateway.web.counting import Counting
 from gateway.web.door import Door, DoorLimits
 from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
@@ -198,6 +203,7 @@ class Gateway:
             clock=clock,
             jitter=random.Random(),
             choices=_choices(settings),
+            recent=Recent(clock.now),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -208,6 +214,7 @@ class Gateway:
             for port, limit in (("data", limits), ("admin", narrow))
         }
         self._rooms.metrics.read_gauges_from(self._gauges_beside_the_books)
+        self._feed = Feed(lambda: encoded_frame(self._rooms, self._lifecycle), clock)
 
     def _gauges_beside_the_books(self) -> Iterator[GaugeRow]:
         for door in self._doors.values():
@@ -224,6 +231,7 @@ class Gateway:
             foreign_blocks=view.foreign_blocks,
             weighed_anew=self._rooms.waiters.weighed_anew(view),
         )
+        self._rooms.metrics.expect(pools=self._roster.pool_names(), lanes=(STANDARD_LANE,), models=self._roster.models())
         for conflict in self._roster.conflicts:
             self._fail(f"these settings cannot both be true: {conflict}")
 
@@ -239,6 +247,7 @@ class Gateway:
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
+            add_console(app, self._feed)
             bounded = SmallBodies(
                 app, room=BodyRoom(_ADMIN_BODIES_BYTES), timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter
             )
@@ -270,6 +279,7 @@ class Gateway:
             await self._stop_asked.wait()
             was_whole = await self._drain() and not self._failed
         finally:
+            self._feed.close()
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.wait(serving, timeout=_LAST_BYTES_S + 1)

@@ -2,9 +2,14 @@
 
 Counters and histograms are recorded as things happen. Gauges are read at scrape time from one snapshot, so that they can
 never drift from the books. Label values are bounded: backends, lanes, pools, reasons and outcomes are finite; a model is
-a name that a backend listed, else `other`.
+a name that a backend listed, else `other`; of tenants the first so many have a label of their own, the rest are `other`.
+
+A counter that first appears with its first event looks to Prometheus as if that event had never happened: `rate` and
+`increase` see no change. So what can be known of pools, lanes and models is counted from 0 as soon as it is known
+(`expect`).
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,10 +19,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from gateway.core.names import ANONYMOUS
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
 
 OTHER_MODEL: Final = "other"
+OTHER_TENANT: Final = "other"
+NO_POOL: Final = ""  # of what was declined before its pool was known
+# A server may list hundreds of models. Beyond so many, a model's counters begin with its first request.
+_EXPECTED_MODELS: Final = 50
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 
 # TTFT reaches from a cache hit on an idle engine to ten minutes in a queue.
@@ -26,6 +36,15 @@ _GAP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
 _REQUEST_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 3600)
 _BLOCK_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _RATIO_BUCKETS: Final = (0.25, 0.5, 0.75, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10)
+
+
+class WaitEnded(StrEnum):
+    """How a wait in line ended."""
+
+    GRANTED = "granted"
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    CLIENT_GONE = "client_gone"
 
 
 class GaugeName(StrEnum):
@@ -38,12 +57,14 @@ class GaugeName(StrEnum):
     FOREIGN_BLOCKS = "kvgate_foreign_blocks"
     ENGINE_USED_BLOCKS = "kvgate_engine_used_blocks"
     LEDGER_GAP_BLOCKS = "kvgate_ledger_gap_blocks"
+    LEDGER_GAP_CAUSE_BLOCKS = "kvgate_ledger_gap_cause_blocks"
     IN_FLIGHT = "kvgate_in_flight"
     BACKEND_UP = "kvgate_backend_up"
     COMMITMENT = "kvgate_commitment"
     HEADROOM = "kvgate_commitment_headroom_ratio"
     UNANSWERED_TOKENS = "kvgate_unanswered_prompt_tokens"
     SEAT_LIMIT = "kvgate_seat_limit"
+    OPEN_REQUESTS = "kvgate_open_requests"
     QUEUE_REQUESTS = "kvgate_queue_requests"
     QUEUE_BLOCKS = "kvgate_queue_blocks"
     BACKLOG_SECONDS = "kvgate_backlog_seconds"
@@ -61,6 +82,10 @@ _GAUGES: Final[dict[GaugeName, tuple[str, tuple[str, ...]]]] = {
     GaugeName.FOREIGN_BLOCKS: ("KV blocks that somebody other than this gateway's requests occupies", ("backend",)),
     GaugeName.ENGINE_USED_BLOCKS: ("KV blocks in use by the engine's own gauge", ("backend",)),
     GaugeName.LEDGER_GAP_BLOCKS: ("held + foreign blocks less the engine's own gauge", ("backend",)),
+    GaugeName.LEDGER_GAP_CAUSE_BLOCKS: (
+        "Its parts: estimate (charged more or less than is written), orphaned (still runs there, ended here), foreign",
+        ("backend", "cause"),
+    ),
     GaugeName.IN_FLIGHT: ("Requests granted and not ended", ("backend",)),
     GaugeName.BACKEND_UP: ("1 if the backend is healthy", ("backend",)),
     GaugeName.COMMITMENT: ("1 for the commitment in force", ("backend", "mode")),
@@ -72,6 +97,10 @@ _GAUGES: Final[dict[GaugeName, tuple[str, tuple[str, ...]]]] = {
     GaugeName.SEAT_LIMIT: (
         "Sequences at once that the gap between tokens allows; absent while it asks for no limit",
         ("backend",),
+    ),
+    GaugeName.OPEN_REQUESTS: (
+        "Requests that have not ended, by what they do: upload, queued (counted, weighed or in line), waiting, streaming",
+        ("phase",),
     ),
     GaugeName.QUEUE_REQUESTS: ("Requests waiting for a grant", ("pool", "lane")),
     GaugeName.QUEUE_BLOCKS: ("KV blocks that waiting requests ask for", ("pool", "lane")),
@@ -115,7 +144,11 @@ class _SnapshotCollector:
 class Metrics:
     """The counters and histograms of one gateway, in a registry of its own: no global state."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, tenant_labels: int = 100) -> None:
+        """tenant_labels: tenants that have a label of their own, in the order in which they come."""
+        self._tenant_labels = tenant_labels
+        self._named_tenants: set[str] = set()
+        self._expected: set[tuple[str, ...]] = set()
         self._registry = registry = CollectorRegistry(auto_describe=False)
         self._gauges = _SnapshotCollector()
         registry.register(self._gauges)
@@ -169,22 +202,46 @@ class Metrics:
         """The text that Prometheus reads."""
         return generate_latest(self._registry)
 
+    def expect(self, *, pools: Iterable[str] = (), lanes: Iterable[str] = (), models: Iterable[str] = ()) -> None:
+        """Count from 0 what these may be counted by. Asked again with the same names it does nothing."""
+        lanes = tuple(lanes)
+        for key in ((pool, lane) for pool in (NO_POOL, *pools) for lane in lanes):
+            if key not in self._expected:
+                self._expected.add(key)
+                for reason in RejectReason:
+                    self._rejections.labels(*key, reason.value)
+        for lane in lanes:
+            for ended in WaitEnded:
+                self._queue_wait.labels(lane, ended.value)
+        for model in (OTHER_MODEL, *itertools.islice(models, _EXPECTED_MODELS)):
+            if (model,) not in self._expected:
+                self._expected.add((model,))
+                for outcome in Outcome:
+                    self._requests.labels(model, outcome.value)
+
+    def _tenant_label(self, tenant: str) -> str:
+        if tenant in self._named_tenants or tenant == ANONYMOUS:
+            return tenant
+        if len(self._named_tenants) >= self._tenant_labels:
+            return OTHER_TENANT
+        self._named_tenants.add(tenant)
+        return tenant
+
     def request_ended(self, model: str, outcome: Outcome, tenant: str) -> None:
         self._requests.labels(model, outcome.value).inc()
-        self._tenants.labels(tenant, outcome.value).inc()
+        self._tenants.labels(self._tenant_label(tenant), outcome.value).inc()
 
     def rejected(self, pool: str, lane: str, reason: RejectReason) -> None:
         self._rejections.labels(pool, lane, reason.value).inc()
 
-    def waited(self, lane: str, outcome: str, seconds: float) -> None:
-        """outcome: granted, refused, timeout or client_gone."""
-        self._queue_wait.labels(lane, outcome).observe(seconds)
+    def waited(self, lane: str, ended: WaitEnded, seconds: float) -> None:
+        self._queue_wait.labels(lane, ended.value).observe(seconds)
 
     def granted(self, model: str, blocks: int) -> None:
         self._demand.labels(model).observe(blocks)
 
     def wasted(self, cause: WasteCause, tenant: str, block_seconds: float) -> None:
-        self._waste.labels(cause.value, tenant).inc(block_seconds)
+        self._waste.labels(cause.value, self._tenant_label(tenant)).inc(block_seconds)
 
     def would_have(self, pool: str, verdict: str) -> None:
         self._observed.labels(pool, verdict).inc()

@@ -1,12 +1,15 @@
 """Names and labels are a contract; a scrape is always well-formed and never grows by what callers send."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.outcomes import Outcome, RejectReason
-from gateway.metrics import GaugeName, GaugeRow, Metrics
+from gateway.core.waste import WasteCause
+from gateway.metrics import OTHER_MODEL, GaugeName, GaugeRow, Metrics, WaitEnded
 
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 BACKEND, MODEL = ("backend",), ("model",)
@@ -20,10 +23,12 @@ CONTRACT: dict[str, tuple[str, tuple[str, ...]]] = {
     "kvgate_foreign_blocks": (GAUGE, BACKEND),
     "kvgate_engine_used_blocks": (GAUGE, BACKEND),
     "kvgate_ledger_gap_blocks": (GAUGE, BACKEND),
+    "kvgate_ledger_gap_cause_blocks": (GAUGE, ("backend", "cause")),
     "kvgate_in_flight": (GAUGE, BACKEND),
     "kvgate_engine_preemptions": (COUNTER, BACKEND),
     "kvgate_backend_up": (GAUGE, BACKEND),
     "kvgate_commitment": (GAUGE, ("backend", "mode")),
+    "kvgate_open_requests": (GAUGE, ("phase",)),
     "kvgate_queue_requests": (GAUGE, ("pool", "lane")),
     "kvgate_queue_blocks": (GAUGE, ("pool", "lane")),
     "kvgate_backlog_seconds": (GAUGE, ("pool",)),
@@ -48,6 +53,7 @@ def rows() -> list[GaugeRow]:
     """One sample of every gauge that is read at scrape time."""
     two = {
         GaugeName.COMMITMENT: ("a", "strict"),
+        GaugeName.LEDGER_GAP_CAUSE_BLOCKS: ("a", "estimate"),
         GaugeName.QUEUE_REQUESTS: ("a", "standard"),
         GaugeName.QUEUE_BLOCKS: ("a", "standard"),
         GaugeName.UPSTREAM_CONNECTIONS: ("a", "idle"),
@@ -63,15 +69,18 @@ def metrics() -> Metrics:
     metrics.read_gauges_from(rows)
     metrics.request_ended("m", Outcome.COMPLETED, "anonymous")
     metrics.rejected("a", "standard", RejectReason.QUEUE_FULL)
-    metrics.waited("standard", "granted", 0.1)
+    metrics.waited("standard", WaitEnded.GRANTED, 0.1)
     metrics.granted("m", 3)
     metrics.would_have("a", "waited")
+    metrics.wasted(WasteCause.CAP_ABOVE_TRUTH, "anonymous", 1.0)
+    metrics.refused_at_door("data", "malformed_http")
     metrics.first_token("m", since_arrival_s=0.2, since_sent_s=0.1)
     metrics.token_gaps("m", [0.01, 0.02])
     metrics.duration("m", 1.0)
     metrics.used("m", 10, 20)
     metrics.estimate_ratio("m", 1.1)
     metrics.usage_missing("m")
+    metrics.prompt_truncated("m")
     metrics.loop_lag(0.001)
     return metrics
 
@@ -134,3 +143,73 @@ def test_gauges_are_read_anew_at_each_scrape() -> None:
     metrics.read_gauges_from(read)
     assert b'kvgate_in_flight{backend="a"} 1.0' in metrics.exposition()
     assert b'kvgate_in_flight{backend="a"} 2.0' in metrics.exposition()
+
+
+def samples(metrics: Metrics) -> int:
+    """Time series of a scrape."""
+    return sum(len(family.samples) for family in text_string_to_metric_families(metrics.exposition().decode()))
+
+
+def test_what_is_expected_is_counted_from_zero_so_that_its_first_event_is_an_increase() -> None:
+    metrics = Metrics("1")
+    metrics.expect(pools=["a"], lanes=["standard"], models=["m"])
+    rejections = {
+        (each.labels["pool"], each.labels["reason"]): each.value
+        for family in text_string_to_metric_families(metrics.exposition().decode())
+        for each in family.samples
+        if each.name == "kvgate_rejections_total"
+    }
+    assert rejections == {(pool, reason.value): 0 for pool in ("", "a") for reason in RejectReason}
+    for model in ("m", OTHER_MODEL):
+        assert f'kvgate_requests_total{{model="{model}",outcome="completed"}} 0.0' in metrics.exposition().decode()
+    metrics.request_ended("m", Outcome.COMPLETED, "anonymous")
+    before = metrics.exposition()
+    metrics.expect(pools=["a"], lanes=["standard"], models=["m"])
+    assert metrics.exposition() == before, "what was counted stays counted"
+
+
+def test_ten_thousand_tenants_make_a_hundred_labels_and_other() -> None:
+    metrics = Metrics("1", tenant_labels=100)
+    for number in range(10_000):
+        metrics.request_ended("m", Outcome.COMPLETED, f"tenant-{number}")
+        metrics.wasted(WasteCause.CAP_ABOVE_TRUTH, f"tenant-{number}", 1.0)
+    text = metrics.exposition().decode()
+    assert 'kvgate_tenant_requests_total{outcome="completed",tenant="other"} 9900.0' in text
+    assert 'tenant="tenant-99"' in text
+    assert 'tenant="tenant-100"' not in text
+    assert text.count("kvgate_tenant_requests_total{") == 101
+
+
+def test_a_server_that_lists_thousands_of_models_does_not_make_thousands_of_series_in_advance() -> None:
+    metrics = Metrics("1")
+    metrics.expect(models=[f"model-{number}" for number in range(10_000)])
+    assert samples(metrics) < 5_000
+
+
+# The README's table
+
+
+def readme_table() -> dict[str, tuple[str, ...]]:
+    """Each metric of the README's table with its labels."""
+    text = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("<!-- metrics table -->")
+    found = {}
+    for line in table.strip().splitlines():
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert len(cells) == 4, line
+        if cells[0].startswith("`"):
+            assert cells[2], f"{cells[0]} has no meaning"
+            assert cells[3].endswith("?"), f"{cells[0]} answers no question"
+            found[cells[0].strip("`")] = tuple(re.findall(r"`([a-z_]+)`", cells[1]))
+    return found
+
+
+def test_the_readme_tells_of_every_metric_with_its_labels_and_of_no_other(metrics: Metrics) -> None:
+    told = {name + ("_total" if kind == COUNTER else ""): labels for name, (kind, labels) in families(metrics).items()}
+    registry = {name: {tuple(sorted(each)) for each in sets} for name, sets in told.items() if not name.endswith("_created")}
+    table = {name: tuple(sorted(labels)) for name, labels in readme_table().items()}
+    assert set(table) == set(registry)
+    # Of what has samples here, the labels are the README's.
+    assert {name: {table[name]} for name, sets in registry.items() if sets} == {n: s for n, s in registry.items() if s}

@@ -17,10 +17,11 @@ from gateway.clock import Clock
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 _SENTENCES: dict[RejectReason, str] = {
     RejectReason.QUEUE_FULL: "the queue is full",
@@ -159,6 +160,18 @@ class Controller:
 
     def snapshot(self) -> BookSnapshot:
         return self._book.snapshot(now=self._clock.now())
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
+        """The first `most` tickets of every line, each with what it waits for."""
+        return self._book.waits(most=most)
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""
+        return self._book.charged_by_lane()
+
+    def holding(self, ticket_id: TicketId) -> Holding | None:
+        """What a granted ticket holds now, None if nothing (any more)."""
+        return self._book.holding(ticket_id)
 
     async def pump(self) -> None:
         """Ends tickets whose deadline has passed. Runs until cancelled."""

@@ -136,6 +136,11 @@ class Roster:
         """Every listed model, in order."""
         return tuple(self._members)
 
+    def pool_names(self) -> tuple[PoolName, ...]:
+        """Of every pool that some model is served by, or that is served without a list of models."""
+        pools = dict.fromkeys(self._members.values()) or {tuple(self._watches): None}
+        return tuple(PoolName("+".join(members)) for members in pools)
+
     async def refresh_models(self) -> None:
         """Ask for all lists of models again, at most every 5 s and for at most 5 s; whoever comes meanwhile waits for the
         answers under way."""

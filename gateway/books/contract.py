@@ -6,10 +6,11 @@ from typing import Protocol
 from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Queued, Refused
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.pace import Pace
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 
 class BookContract(Protocol):
@@ -59,3 +60,9 @@ class BookContract(Protocol):
     def has_waiting_for(self, backend: BackendName) -> bool: ...
 
     def snapshot(self, *, now: float) -> BookSnapshot: ...
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]: ...
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]: ...
+
+    def holding(self, ticket_id: TicketId) -> Holding | None: ...

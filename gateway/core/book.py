@@ -19,15 +19,16 @@ from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
 from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
 from gateway.core.line import Line, Waiting
-from gateway.core.names import BackendName, PoolName, TicketId
+from gateway.core.names import BackendName, LaneName, PoolName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.pace import Pace
 from gateway.core.placement import choose, least_bad
 from gateway.core.policies import PolicyFactory
 from gateway.core.queue import Queue, QueueLimits
 from gateway.core.refusals import Refusals
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot, wait_snapshots
 
 
 class Book:
@@ -238,6 +239,21 @@ class Book:
             pools=pools,
             drain_blocks_per_s={pool: drain.blocks_per_s(now=now) for pool, drain in self._drains.items()},
         )
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
+        """The first `most` tickets of every line, each with what it waits for."""
+        return tuple(wait_snapshots(self._queue, self._ledger, self._guards, self._backfill, most=most))
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""
+        return self._ledger.charged_by_lane()
+
+    def holding(self, ticket_id: TicketId) -> Holding | None:
+        """What a granted ticket holds now, None if nothing (any more)."""
+        reservation = self._ledger.reservation(ticket_id)
+        if reservation is None:
+            return None
+        return Holding(reservation.charged_blocks, reservation.worst_blocks, reservation.output_tokens)
 
     def __repr__(self) -> str:
         state = f"{self._mode}, draining" if self._draining else self._mode

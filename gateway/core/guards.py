@@ -69,14 +69,18 @@ class Guards:
         return self._page(name).pace
 
     def admits(self, name: BackendName, prompt_tokens: int) -> bool:
-        """Whether a prompt may be computed there now, beside those that are unanswered."""
+        """Whether a prompt may be computed there now, beside those that are unanswered. A no is remembered."""
+        if self.would_admit(name, prompt_tokens):
+            return True
+        self._pages[name].has_barred = True
+        return False
+
+    def would_admit(self, name: BackendName, prompt_tokens: int) -> bool:
+        """As `admits`, for who only looks."""
         page = self._pages.get(name)
         if page is None or not page.unanswered or not self._is_on:
             return True
-        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= self._limit(page.pace):
-            return True
-        page.has_barred = True
-        return False
+        return page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= self._limit(page.pace)
 
     def has_room(self, name: BackendName) -> bool:
         """Whether any prompt at all may be computed there now: a quick no before many tickets are tried."""

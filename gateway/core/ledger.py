@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gateway.core.commitment import Commitment
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.snapshots import BackendSnapshot
 from gateway.core.ticket import Need, Ticket
 
@@ -273,6 +273,15 @@ class Ledger:
         backend.in_flight -= 1
         self._commitment.ended(reservation.ticket)
         return reservation
+
+    def charged_by_lane(self) -> dict[BackendName, dict[LaneName, int]]:
+        """What is charged on each backend where anything is, by lane. It looks at every reservation."""
+        charged: dict[BackendName, dict[LaneName, int]] = {}
+        for reservation in self._reservations.values():
+            lanes = charged.setdefault(reservation.backend, {})
+            lane = reservation.ticket.lane
+            lanes[lane] = lanes.get(lane, 0) + reservation.charged_blocks
+        return charged
 
     def reservation(self, ticket_id: TicketId) -> Reservation | None:
         """What the ticket holds, None if nothing."""

@@ -74,6 +74,15 @@ class LineSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """What one running request holds: blocks as charged now and at most, and the tokens that it has produced so far."""
+
+    charged_blocks: int
+    worst_blocks: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class BookSnapshot:
     """drain_blocks_per_s: per pool, blocks released per second while somebody waits; None until it is known."""
 

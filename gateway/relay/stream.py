@@ -25,7 +25,7 @@ from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 from gateway.relay.watchdog import Clocks
 
 # Gaps that are kept before they are handed on: an answer of any length costs no more memory than this.
-_GAPS_AT_ONCE: Final = 128
+_GAPS_AT_ONCE: Final = 32
 _WRITE_AT_ONCE_BYTES: Final = 64 * 1024
 # A plain answer of at most so many bytes may be held until it is whole.
 _HELD_BYTES: Final = 256 * 1024

@@ -12,6 +12,7 @@ class Timeline:
 
     arrived: float
     body_read: float | None = None
+    joined: float | None = None  # counted and weighed: it asked for a grant
     granted: float | None = None
     sent: float | None = None
     head: float | None = None

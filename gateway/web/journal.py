@@ -20,9 +20,12 @@ from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
-from gateway.metrics import OTHER_MODEL, Metrics
+from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics, WaitEnded
 from gateway.relay.timeline import Timeline, since
+from gateway.web.open_requests import RequestRow
+from gateway.web.recent import Recent, Refusal
 from gateway.web.tally import Place, Tally
+from gateway.web.trace_context import TraceContext
 from gateway.web.weigh import Weighed
 
 log = logging.getLogger("kvgate.request")
@@ -48,16 +51,16 @@ GONE_IN: Final[Mapping[Phase, Outcome]] = {
 }
 
 # How a wait in line ended, in the words of kvgate_queue_wait_seconds.
-_WAIT_ENDED: Final[Mapping[Outcome, str]] = {
-    Outcome.TIMEOUT_QUEUE: "timeout",
-    Outcome.CLIENT_GONE_QUEUED: "client_gone",
+_WAIT_ENDED: Final[Mapping[Outcome, WaitEnded]] = {
+    Outcome.TIMEOUT_QUEUE: WaitEnded.TIMEOUT,
+    Outcome.CLIENT_GONE_QUEUED: WaitEnded.CLIENT_GONE,
 }
 
 
 class Journal:
     """What is known of one request so far. Facts are attributes that the straight line fills in as it comes to know them."""
 
-    def __init__(self, dialect: str, *, tally: Tally, metrics: Metrics, now: float) -> None:
+    def __init__(self, dialect: str, *, tally: Tally, metrics: Metrics, recent: Recent, now: float) -> None:
         self.ticket_id = TicketId(next(_ids))
         self.request_id = f"{_INSTANCE}-{self.ticket_id:x}"
         self.timeline = Timeline(arrived=now)
@@ -72,10 +75,13 @@ class Journal:
         self.grant: Grant | None = None
         self.offer: Offer | None = None
         self.watcher: Watcher | None = None
+        self.trace: TraceContext | None = None
         self.recount: PromptCount | None = None  # what came later than `weighed`
         self.truncated = False  # something behind the gate has cut the prompt
         self._dialect = dialect
         self._metrics = metrics
+        self._recent = recent
+        self._told_tokens = 0  # of which the last minutes know already
         self._entry = tally.arrive()
 
     def enter(self, phase: Phase) -> None:
@@ -131,12 +137,15 @@ class Journal:
 
     def token_gaps(self, gaps_s: list[float]) -> None:
         self._metrics.token_gaps(self.model_label, gaps_s)
+        self._told_tokens += len(gaps_s)
+        self._recent.produced(len(gaps_s))
 
     def end(self, outcome: Outcome, now: float) -> None:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
         self.timeline.ended = now
         self._entry.end(outcome)
         self._measure(outcome, now)
+        self._remember(now)
         log.log(
             logging.ERROR if outcome is Outcome.GATEWAY_ERROR else logging.INFO,
             "request",
@@ -147,9 +156,9 @@ class Journal:
         metrics, model, times = self._metrics, self.model_label, self.timeline
         metrics.request_ended(model, outcome, ANONYMOUS)
         if self.reason is not None:
-            metrics.rejected(self.pool.name if self.pool is not None else "", STANDARD_LANE, self.reason)
+            metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, STANDARD_LANE, self.reason)
         if times.body_read is not None and self.weighed is not None:
-            ended = "granted" if times.granted is not None else _WAIT_ENDED.get(outcome, "refused")
+            ended = WaitEnded.GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
             metrics.waited(STANDARD_LANE, ended, (times.granted or now) - times.body_read)
         if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
             metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
@@ -161,6 +170,60 @@ class Journal:
             metrics.prompt_truncated(model)
         if self.watcher is not None:
             self._measure_usage(self.watcher, outcome)
+
+    def _remember(self, now: float) -> None:
+        """For who looks at the last minutes: what the metrics count for ever."""
+        recent, times = self._recent, self.timeline
+        recent.ended()
+        if times.body_read is not None and self.weighed is not None:
+            recent.waited((times.granted or now) - times.body_read)
+        if times.time_to_first_token_s is not None:
+            recent.first_token(times.time_to_first_token_s)
+        usage = self.watcher.usage if self.watcher is not None else None
+        if usage is not None:
+            recent.produced(max(usage.output_tokens - self._told_tokens, 0))
+        if self.reason is not None:
+            recent.refused(
+                Refusal(
+                    at=now,
+                    request_id=self.request_id,
+                    reason=self.reason,
+                    status=self.status,
+                    message=self.error or "",
+                    model=self.model_label,
+                    lane=STANDARD_LANE,
+                    tenant=ANONYMOUS,
+                    blocks=self.blocks,
+                    waited_s=self.queue_ms(now) / 1000,
+                )
+            )
+
+    def row(self, now: float) -> RequestRow:
+        """What is known of it at that instant."""
+        request, times = self.request, self.timeline
+        since_s = {
+            Phase.UPLOAD: times.arrived,
+            Phase.QUEUED: times.body_read,
+            Phase.WAITING: times.granted,
+            Phase.STREAMING: times.head,
+        }[self.phase]
+        return RequestRow(
+            ticket_id=self.ticket_id,
+            request_id=self.request_id,
+            dialect=self._dialect,
+            phase=self.phase.value,
+            model=self.model_label,
+            tenant=ANONYMOUS,
+            lane=STANDARD_LANE,
+            backend=self.grant.backend if self.grant is not None else None,
+            age_s=now - times.arrived,
+            phase_s=now - (since_s if since_s is not None else times.arrived),
+            blocks=self.blocks,
+            prompt_tokens=self.weighed.count.total if self.weighed is not None else None,
+            cap_tokens=request.cap_tokens if request is not None else None,
+            output_tokens=self.watcher.token_events if self.watcher is not None else None,
+            is_stream=request.stream if request is not None else None,
+        )
 
     def _measure_waste(self, usage: Usage) -> None:
         """What was held in vain, by cause; where the prompts were not known it cannot be told."""
@@ -195,29 +258,41 @@ class Journal:
             self._metrics.usage_missing(self.model_label)
 
     def _fields(self, outcome: Outcome, now: float) -> dict[str, object]:
-        request, weighed, times = self.request, self.weighed, self.timeline
+        request, weighed, times, grant = self.request, self.weighed, self.timeline, self.grant
         usage = self.watcher.usage if self.watcher is not None else None
         return {
             "request_id": self.request_id,
+            "trace_id": self.trace.trace_id if self.trace is not None else None,
+            "parent_id": self.trace.parent_id if self.trace is not None else None,
             "dialect": self._dialect,
             "outcome": outcome.value,
+            "phase": self.phase.value,
+            "reason": self.reason.value if self.reason is not None else None,
             "status": self.status,
             "error": self.error,
             "model": self.model_label,
             "tenant": ANONYMOUS,
             "lane": STANDARD_LANE,
-            "backend": self.grant.backend if self.grant is not None else None,
+            "pool": self.pool.name if self.pool is not None else None,
+            "backend": grant.backend if grant is not None else None,
             "stream": request.stream if request is not None else None,
             "prompt_tokens_counted": weighed.count.total if weighed is not None else None,
             "count": weighed.count.kind.value if weighed is not None else None,
             "cap_tokens": request.cap_tokens if request is not None else None,
             "written_cap_tokens": self.offer.cap_to_write if self.offer is not None else None,
+            "sequences": grant.ticket.needs[grant.backend].seats if grant is not None else None,
             "blocks": self.blocks,
+            "charged_blocks": grant.granted.charged_blocks if grant is not None else None,
+            "released_blocks": grant.released_blocks if grant is not None else None,
             "would_have": self.would_have,
             "prompt_tokens": usage.prompt_tokens if usage is not None else None,
             "output_tokens": usage.output_tokens if usage is not None else None,
+            "cached_tokens": usage.cached_tokens if usage is not None else None,
+            "upload_ms": _ms(since(times.arrived, times.body_read)),
+            "count_ms": _ms(since(times.body_read, times.joined)),
             "truncated": self.truncated or None,
             "queue_ms": self.queue_ms(now),
+            "head_ms": _ms(since(times.sent, times.head)),
             "ttft_ms": _ms(times.time_to_first_token_s),
             "upstream_ms": _ms(since(times.sent, times.upstream_ended)),
             "total_ms": _ms(times.total_s),

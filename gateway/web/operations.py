@@ -1,7 +1,7 @@
 """What operators and balancers ask: health, readiness, state, metrics, and the reserve. Saturation is never unreadiness."""
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict, StrictStr
 from gateway import __version__
 from gateway.backends.view import BackendView, Pool
 from gateway.core.commitment.evidence import ENOUGH
+from gateway.core.gap import GapCause, ledger_gap
 from gateway.core.names import BackendName, PoolName
 from gateway.core.reserve import Reserve
-from gateway.core.snapshots import BackendSnapshot
+from gateway.core.snapshots import BackendSnapshot, BookSnapshot
 from gateway.metrics import EXPOSITION_TYPE, GaugeName, GaugeRow
 from gateway.web.control_errors import add_errors, error_response
+from gateway.web.journal import Phase
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 
@@ -123,6 +125,11 @@ def state_of(rooms: Rooms, lifecycle: Lifecycle) -> dict[str, Any]:
                 "forecast": _forecast(rooms, view, held, now),
                 "guards": asdict(held.guards) if held is not None and held.guards is not None else None,
                 "engine_used_blocks": view.used_blocks,
+                "ledger_gap": (
+                    {cause.value: blocks for cause, blocks in gap_causes(view, held).items()}
+                    if held is not None and view.used_blocks is not None
+                    else None
+                ),
                 "engine_running": view.running,
                 "engine_waiting": view.waiting,
                 "engine_preemptions": view.preemptions,
@@ -221,10 +228,23 @@ def gauge_rows(rooms: Rooms) -> Iterator[GaugeRow]:
         if view.used_blocks is not None:
             yield GaugeRow(GaugeName.ENGINE_USED_BLOCKS, name, view.used_blocks)
             if held is not None:
-                gap = held.charged_blocks + view.foreign_blocks - view.used_blocks
-                yield GaugeRow(GaugeName.LEDGER_GAP_BLOCKS, name, gap)
+                causes = gap_causes(view, held)
+                yield GaugeRow(GaugeName.LEDGER_GAP_BLOCKS, name, sum(causes.values()))
+                for cause, blocks in causes.items():
+                    yield GaugeRow(GaugeName.LEDGER_GAP_CAUSE_BLOCKS, (view.name, cause.value), blocks)
         if view.preemptions is not None:
             yield GaugeRow(GaugeName.ENGINE_PREEMPTIONS, name, view.preemptions)
+    phases = rooms.open_requests.phases()
+    for phase in Phase:
+        yield GaugeRow(GaugeName.OPEN_REQUESTS, (phase.value,), phases[phase.value])
+    yield from _line_rows(rooms, book, now)
+
+
+def _line_rows(rooms: Rooms, book: BookSnapshot, now: float) -> Iterator[GaugeRow]:
+    # An autoscaler takes a missing figure for a broken one: a pool in which nobody ever waited has a backlog of 0.
+    for pool_name in rooms.roster.pool_names():
+        if pool_name not in book.pools:
+            yield GaugeRow(GaugeName.BACKLOG_SECONDS, (pool_name,), 0.0)
     for pool_name, lines in book.pools.items():
         ages = [_age(line.oldest_arrived, now) or 0.0 for line in lines.values()]
         drain = book.drain_blocks_per_s.get(pool_name)
@@ -234,6 +254,18 @@ def gauge_rows(rooms: Rooms) -> Iterator[GaugeRow]:
         for lane, line in lines.items():
             yield GaugeRow(GaugeName.QUEUE_REQUESTS, (pool_name, lane), line.requests)
             yield GaugeRow(GaugeName.QUEUE_BLOCKS, (pool_name, lane), line.blocks)
+
+
+def gap_causes(view: BackendView, held: BackendSnapshot) -> Mapping[GapCause, int]:
+    """The gap between the ledger and the engine's own gauge, which is known, by cause."""
+    return ledger_gap(
+        charged_blocks=held.charged_blocks,
+        worst_blocks=held.worst_blocks,
+        foreign_blocks=view.foreign_blocks,
+        used_blocks=view.used_blocks or 0,
+        held_seats=held.seats_held,
+        running=view.running,
+    )
 
 
 def _age(arrived: float | None, now: float) -> float | None:

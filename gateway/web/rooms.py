@@ -16,6 +16,8 @@ from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
 from gateway.web.counting import Counting
+from gateway.web.open_requests import OpenRequests
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.running import Running
 from gateway.web.tally import Tally
@@ -38,8 +40,10 @@ class Rooms:
     clock: Clock
     jitter: random.Random
     choices: Choices
+    recent: Recent
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
+    open_requests: OpenRequests = field(default_factory=OpenRequests)
     ratios: Ratios = field(default_factory=Ratios)
     media: Mapping[BackendName, MediaCosts] = field(default_factory=dict)
     waiters: Waiters = field(default_factory=Waiters)

@@ -27,6 +27,7 @@ from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
+from gateway.web.trace_context import trace_context
 from gateway.web.upload import read_upload
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
 
@@ -39,7 +40,9 @@ _PATIENCE: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-req
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
     client = AsgiDownstream(receive, send)
-    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, now=rooms.clock.now())
+    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
+    journal.trace = trace_context(scope["headers"])
+    rooms.open_requests.add(journal)
     line = Line(rooms, dialect, scope, client, journal)
     outcome = Outcome.GATEWAY_ERROR
     try:
@@ -59,6 +62,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     finally:
         client.unwatch()
         line.space.close()
+        rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
@@ -151,6 +155,7 @@ class Line:
         )
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, self._recounted)
+        journal.timeline.joined = rooms.clock.now()
         try:
             return await rooms.controller.admit(ticket, on_queued=self._queued)
         finally:

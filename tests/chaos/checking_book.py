@@ -11,11 +11,12 @@ from gateway.books import BookContract
 from gateway.core.commitment import Ending
 from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused
 from gateway.core.ledger import Budget
-from gateway.core.names import BackendName, TicketId
+from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
 from gateway.core.pace import Pace
-from gateway.core.snapshots import BookSnapshot
+from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
+from gateway.core.waits import WaitSnapshot
 
 
 @dataclass(slots=True)
@@ -172,6 +173,15 @@ class CheckingBook:
             name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, weighed_anew=weighed_anew, now=now
         )
         return self._take(changes)
+
+    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
+        return self._book.waits(most=most)
+
+    def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
+        return self._book.charged_by_lane()
+
+    def holding(self, ticket_id: TicketId) -> Holding | None:
+        return self._book.holding(ticket_id)
 
     def drain(self, *, now: float) -> Changes:
         self._tick(now)

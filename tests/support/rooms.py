@@ -32,6 +32,7 @@ from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
 from gateway.web.counting import Counting
+from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
@@ -101,6 +102,7 @@ async def open_rooms(
         clock=clock,
         jitter=random.Random(1),
         choices=chosen,
+        recent=Recent(clock.now),
         big_bodies=BigBodies(),
         waiters=waiters,
     )

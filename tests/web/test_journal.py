@@ -2,13 +2,17 @@
 
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from gateway.core.decisions import Mode
 from gateway.core.outcomes import Outcome
 from gateway.dialects import DIALECTS
+from gateway.web.app import Front
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
 from support.asgi_caller import Caller
@@ -19,6 +23,7 @@ from support.scripted_engine import ScriptedEngine
 
 CHAT = "/v1/chat/completions"
 SECRET = "a prompt that nobody may read"
+ASKS = [{"role": "user", "content": SECRET}]
 
 
 def answer(prompt_tokens: object = 14) -> dict[str, object]:
@@ -112,8 +117,131 @@ async def test_observing_counts_what_enforcing_would_have_refused(
 async def test_two_requests_never_have_the_same_id(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
-        journals = [Journal("x", tally=rooms.tally, metrics=rooms.metrics, now=clock_of(rooms).now()) for _ in range(100)]
+        journals = [
+            Journal("x", tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=clock_of(rooms).now())
+            for _ in range(100)
+        ]
         assert len({journal.request_id for journal in journals}) == len({journal.ticket_id for journal in journals}) == 100
         for journal in journals:
             journal.end(Outcome.DRAINED, clock_of(rooms).now())
         assert rooms.tally.unfinished == 0
+
+
+# Every field that a request's line may have. The README tells them; whoever reads the log relies on them.
+FIELDS = {
+    *(
+        "request_id",
+        "trace_id",
+        "parent_id",
+        "dialect",
+        "outcome",
+        "phase",
+        "reason",
+        "status",
+        "error",
+        "would_have",
+        "truncated",
+    ),
+    *("model", "tenant", "lane", "pool", "backend", "stream"),
+    *("prompt_tokens_counted", "count", "cap_tokens", "written_cap_tokens", "sequences"),
+    *("blocks", "charged_blocks", "released_blocks"),
+    *("prompt_tokens", "output_tokens", "cached_tokens"),
+    *("upload_ms", "count_ms", "queue_ms", "head_ms", "ttft_ms", "upstream_ms", "total_ms"),
+}
+
+
+async def test_a_line_has_the_ids_the_phases_the_demand_and_the_usage(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    script_vllm(engine)
+    engine.json(CHAT, answer())
+    caplog.set_level(logging.INFO, "kvgate.request")
+    async with open_rooms({"a": engine}) as rooms:
+        await serve(rooms, n=2)
+    (line,) = lines(caplog)
+    assert set(line) <= FIELDS
+    missing = FIELDS - set(line)
+    assert missing <= {
+        *("trace_id", "parent_id", "reason", "error", "would_have", "truncated"),
+        *("written_cap_tokens", "cached_tokens", "ttft_ms"),
+    }
+    assert (line["sequences"], line["phase"], line["pool"]) == (2, "streaming", "a")
+    assert line["charged_blocks"] == line["released_blocks"] == line["blocks"]
+    json.dumps(line, allow_nan=False)
+
+
+async def test_the_readme_tells_of_every_field() -> None:
+    text = (Path(__file__).parent.parent.parent / "README.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("<!-- log fields -->")
+    told = set(re.findall(r"`([a-z_]+)`", after.partition("<!-- end -->")[0]))
+    assert told >= FIELDS
+
+
+async def test_a_caller_s_trace_is_in_the_line_and_goes_on_as_it_came(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    script_vllm(engine)
+    engine.json(CHAT, answer())
+    caplog.set_level(logging.INFO, "kvgate.request")
+    traceparent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    async with open_rooms({"a": engine}) as rooms:
+        for value in (traceparent, b"rubbish"):
+            body = json.dumps({"model": "tiny", "messages": ASKS, "max_tokens": 5}).encode()
+            caller = Caller(body=body, headers=[(b"traceparent", value), (b"tracestate", b"vendor=1")])
+            await serve_request(rooms, DIALECTS[CHAT], caller.scope, caller.receive, caller.send)
+    traced, untraced = lines(caplog)
+    assert (traced["trace_id"], traced["parent_id"]) == ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+    assert "trace_id" not in untraced
+    assert "rubbish" not in str(untraced)
+    for seen, value in zip(engine.asked(CHAT), (traceparent, b"rubbish"), strict=True):
+        assert seen.headers["traceparent"] == value.decode()
+        assert seen.headers["tracestate"] == "vendor=1"
+
+
+async def test_a_refusal_is_remembered_with_its_numbers_and_without_its_content(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        await serve(rooms, max_tokens=5000)
+        (refusal,) = rooms.recent.refusals
+        assert (refusal.reason.value, refusal.status, refusal.model) == ("context_length_exceeded", 400, "tiny")
+        assert "5000" in refusal.message
+        assert SECRET not in refusal.message
+        assert len(rooms.open_requests) == 0
+
+
+async def test_ten_thousand_models_and_sizes_leave_as_many_series_and_words_as_ten(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever callers put into a request: labels and words of the log are ours."""
+    script_vllm(engine)
+    caplog.set_level(logging.INFO, "kvgate.request")
+
+    async def series_after(rooms: Rooms, numbers: range) -> int:
+        for number in numbers:
+            body = {"model": f"model-{number}", "user": f"tenant-{number}", "messages": ASKS, "max_tokens": 5000 + number}
+            headers = [(b"authorization", f"Bearer sk-{number}".encode()), (b"x-tenant", b"%d" % number)]
+            caller = Caller(path=f"{CHAT}?path={number}", body=json.dumps(body).encode(), headers=headers)
+            await serve_request(rooms, DIALECTS[CHAT], caller.scope, caller.receive, caller.send)
+        return len(rooms.metrics.exposition().splitlines())
+
+    async with open_rooms({"a": engine}) as rooms:
+        few = await series_after(rooms, range(10))
+        assert await series_after(rooms, range(10, 10_010)) == few
+    words = {(line["model"], line["tenant"], line["lane"], line["pool"], line["dialect"]) for line in lines(caplog)}
+    assert words == {("other", "anonymous", "standard", "a", "openai_chat")}
+    assert len(lines(caplog)) == 10_010
+
+
+async def test_ten_thousand_paths_leave_no_series_and_no_line(engine: ScriptedEngine, caplog: pytest.LogCaptureFixture) -> None:
+    script_vllm(engine)
+    caplog.set_level(logging.INFO, "kvgate")
+    async with open_rooms({"a": engine}) as rooms:
+        front = Front(rooms, Lifecycle(started=1000.0))
+        before = rooms.metrics.exposition()
+        for number in range(10_000):
+            caller = Caller(f"/v1/chat/{number}", method="POST" if number % 2 else "GET")
+            await front(caller.scope, caller.receive, caller.send)
+            assert caller.status == 404
+        assert rooms.metrics.exposition() == before
+    assert lines(caplog) == []
+    assert "/v1/chat/" not in caplog.text

@@ -172,6 +172,39 @@ async def test_the_exposition_shows_what_the_state_shows(engine: ScriptedEngine)
         assert sample(rooms.metrics, "kvgate_commitment", backend="a", mode="strict") == 1
 
 
+async def test_the_gap_to_the_engine_is_told_with_its_cause_in_metrics_and_state(engine: ScriptedEngine) -> None:
+    script_vllm(engine, usage=0.5, running=1)
+    async with open_rooms({"a": engine}) as rooms:
+        causes = {row.labels[1]: row.value for row in gauge_rows(rooms) if row.gauge is GaugeName.LEDGER_GAP_CAUSE_BLOCKS}
+        assert causes == {"estimate": 0, "orphaned": -32, "foreign": 0}, "it runs one sequence, and we hold no seat"
+        assert state(rooms)["backends"][0]["ledger_gap"] == causes
+        runs = await rooms.controller.admit(ticket(1, 40, pool="a", deadline=2000.0), on_queued=lambda _: None)
+        (gap,) = [row.value for row in gauge_rows(rooms) if row.gauge is GaugeName.LEDGER_GAP_BLOCKS]
+        assert gap == 8
+        runs.release()
+
+
+async def test_an_autoscaler_finds_a_backlog_of_nothing_before_anybody_came(
+    engine: ScriptedEngine, other: ScriptedEngine
+) -> None:
+    script_vllm(engine)
+    script_vllm(other, models=("large",))
+    async with open_rooms({"a": engine, "b": other}) as rooms:
+        backlogs = {row.labels: row.value for row in gauge_rows(rooms) if row.gauge is GaugeName.BACKLOG_SECONDS}
+        assert backlogs == {("a",): 0.0, ("b",): 0.0}
+        runs = await rooms.controller.admit(ticket(1, 40, pool="a", deadline=2000.0), on_queued=lambda _: None)
+        rows = [row.labels for row in gauge_rows(rooms) if row.gauge is GaugeName.BACKLOG_SECONDS]
+        assert sorted(rows) == [("a",), ("b",)], "each pool once, whether it had a line or not"
+        runs.release()
+
+
+async def test_every_phase_has_a_figure_also_when_nobody_is_in_it(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        phases = {row.labels[0]: row.value for row in gauge_rows(rooms) if row.gauge is GaugeName.OPEN_REQUESTS}
+    assert phases == {"upload": 0, "queued": 0, "waiting": 0, "streaming": 0}
+
+
 # The reserve
 
 

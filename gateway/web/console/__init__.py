@@ -1,0 +1,1 @@
+"""The operator's page: one document, one script, one style sheet, and a stream of snapshots."""

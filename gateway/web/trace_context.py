@@ -1,0 +1,39 @@
+"""Trace context (W3C): the ids under which the caller follows its request, read for the log. The header itself goes on as it
+came: kvgate makes no span of its own.
+
+Callers choose these ids, so only what has exactly the standard's shape and length is taken for one.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+TRACEPARENT: Final = b"traceparent"
+
+_SHAPE: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.DOTALL)
+_NO_TRACE: Final = b"0" * 32
+_NO_PARENT: Final = b"0" * 16
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """trace_id: 32 hex digits, of the whole trace. parent_id: 16, of the caller's own span."""
+
+    trace_id: str
+    parent_id: str
+
+
+def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+    """The context of a request; None without one, with two, or with one that is not what the standard says it is."""
+    values = [value for name, value in headers if name.lower() == TRACEPARENT]
+    if len(values) != 1:
+        return None
+    found = _SHAPE.fullmatch(values[0].strip())
+    if found is None:
+        return None
+    version, trace_id, parent_id, more = found.groups()
+    # Version 00 ends here; a later one may say more behind another dash, and ff is no version.
+    if version == b"ff" or (version == b"00" and more is not None) or trace_id == _NO_TRACE or parent_id == _NO_PARENT:
+        return None
+    return TraceContext(trace_id.decode(), parent_id.decode())
