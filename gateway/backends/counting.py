@@ -30,10 +30,10 @@ log = logging.getLogger("kvgate.backends")
 
 @dataclass(slots=True)
 class _Desk:
-    """Where one backend's counts are asked for. absent_at: the generation of the engine that had no such route."""
+    """Where one backend's counts are asked for. absent_at: the generation of the engine that had no such route, by path."""
 
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
-    absent_at: int | None = None
+    absent_at: dict[str, int] = field(default_factory=dict)
 
 
 class ExactCounter:
@@ -55,7 +55,9 @@ class ExactCounter:
             return None
         desk = self._desks.setdefault(backend, _Desk())
         calls = watch.engine.count_calls(request)
-        if calls is None or len(calls) != asked or not watch.view.healthy or desk.absent_at == watch.generation:
+        if calls is None or len(calls) != asked or not watch.view.healthy:
+            return None
+        if any(desk.absent_at.get(call.path) == watch.generation for call in calls):
             return None
         if sum(len(call.body) for call in calls) > MAX_BODY_BYTES:
             return None
@@ -83,7 +85,7 @@ class ExactCounter:
         finally:
             desk.turns.release()
         if _has_no_route(answer):
-            desk.absent_at = watch.generation
+            desk.absent_at[call.path] = watch.generation
             log.info(
                 "%s: it does not count tokens (%s answers %d): prompts are bounded instead", backend, call.path, answer.status
             )

@@ -69,10 +69,12 @@ class Countable:
 
     chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions.
     texts: one raw JSON string per text prompt of a completions body, in order; prompts sent as ids are not here.
+    anthropic: the members of a Messages body that an engine's own count_tokens reads, None for other dialects.
     """
 
     chat: Mapping[str, bytes] | None = None
     texts: tuple[bytes, ...] = ()
+    anthropic: Mapping[str, bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 
+from gateway.dialects.anthropic_messages import AnthropicMessages
 from gateway.dialects.dialect import Dialect
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.dialects.openai_completions import OpenAICompletions
 
-DIALECTS: Mapping[str, Dialect] = {dialect.path: dialect for dialect in (OpenAIChat(), OpenAICompletions())}
+DIALECTS: Mapping[str, Dialect] = {
+    dialect.path: dialect for dialect in (OpenAIChat(), OpenAICompletions(), AnthropicMessages())
+}

@@ -10,12 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 
 from gateway.dialects.dialect import ErrorFacts
-from gateway.dialects.openai_error import error_body
+from gateway.web.plain_errors import dress
 
 
-def error_response(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error of ours as FastAPI's routes return it."""
-    return Response(error_body(ErrorFacts(status, code, message)), status, headers, media_type="application/json")
+def error_response(status: int, code: str, message: str, headers: dict[str, str] | None = None, *, path: str = "") -> Response:
+    """An error of ours as FastAPI's routes return it. path: what was asked for, where that decides about its shape."""
+    return Response(dress(path, ErrorFacts(status, code, message)), status, headers, media_type="application/json")
 
 
 def add_errors(app: FastAPI, *, not_found: str) -> None:
@@ -24,13 +24,15 @@ def add_errors(app: FastAPI, *, not_found: str) -> None:
     @app.exception_handler(404)
     async def closed(request: Request, _: Exception) -> Response:
         path = str(request.scope["path"])
-        return error_response(404, "not_found", not_found.format(path=path if path.isprintable() else ascii(path)))
+        message = not_found.format(path=path if path.isprintable() else ascii(path))
+        return error_response(404, "not_found", message, path=path)
 
     @app.exception_handler(405)
     async def other_method(request: Request, error: Any) -> Response:
         allowed = (error.headers or {}).get("Allow", "")
         message = f"this path takes {allowed or 'another method'}"
-        return error_response(405, "method_not_allowed", message, {"allow": allowed} if allowed else None)
+        headers = {"allow": allowed} if allowed else None
+        return error_response(405, "method_not_allowed", message, headers, path=str(request.scope["path"]))
 
     @app.exception_handler(400)
     async def unreadable(request: Request, _: Exception) -> Response:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
@@ -53,6 +53,45 @@ async def test_llama_cpp_counts_chats_and_texts_by_its_own_routes(engine: Script
     assert await counter.count(A, CHAT) == (32,)
     assert await counter.count(A, texts(Prompt(3))) == (2,)
     assert json.loads(engine.asked("/tokenize")[0].body) == {"content": "abc", "add_special": True}
+
+
+MESSAGES = InferenceRequest(
+    "tiny",
+    (Prompt(20),),
+    CapState.SET,
+    4,
+    is_chat=True,
+    countable=Countable(anthropic={"messages": b"[]", "system": b'"x"'}),
+)
+
+
+@pytest.mark.parametrize("script", [script_vllm, script_llama_cpp])
+async def test_a_messages_body_is_counted_by_the_engines_own_route_for_it(
+    script: Callable[[ScriptedEngine], None], engine: ScriptedEngine, roster: Roster
+) -> None:
+    script(engine)
+    engine.json("/v1/messages/count_tokens", {"input_tokens": 21})
+    await roster.look()
+    assert await ExactCounter(roster).count(A, MESSAGES) == (21,)
+    (question,) = engine.asked("/v1/messages/count_tokens")
+    assert json.loads(question.body) == {"model": "tiny", "messages": [], "system": "x"}
+
+
+async def test_an_engine_without_that_route_is_asked_once_and_goes_on_to_count_by_its_others(
+    engine: ScriptedEngine, roster: Roster
+) -> None:
+    script_vllm(engine)
+    await roster.look()
+    counter = ExactCounter(roster)
+    assert [await counter.count(A, MESSAGES) for _ in range(3)] == [None] * 3
+    assert len(engine.asked("/v1/messages/count_tokens")) == 1
+    assert await counter.count(A, CHAT) == (14,)
+
+
+async def test_an_engine_that_knows_nothing_of_messages_is_not_asked(engine: ScriptedEngine, roster: Roster) -> None:
+    script_dynamo(engine)
+    await roster.look()
+    assert await ExactCounter(roster).count(A, MESSAGES) is None
 
 
 async def test_prompts_sent_as_ids_keep_their_place_and_are_never_asked_for(engine: ScriptedEngine, roster: Roster) -> None:

@@ -5,7 +5,9 @@ answer's body beside it, `.txt` for an event stream and `.json` for any other. N
 whose URL is not given are left out; run again, it writes the same exchanges anew. Answers differ in ids, times and, from
 a random model, in every word: the suites look only at what they must have in common.
 
-The tiny model of vLLM (`--served-model-name tiny`) has a context of 1,024 tokens, llama.cpp's slot of 512 or more.
+The tiny model of vLLM (`--served-model-name tiny`) has a context of 1,024 tokens, llama.cpp's slot of 512 or more. For
+thinking and tools vLLM has to be started with `--reasoning-parser deepseek_r1 --enable-auto-tool-choice --tool-call-parser
+hermes`, and the model's vocabulary needs the marks of both (`<think>`, `<tool_call>`).
 """
 
 import http.client
@@ -40,6 +42,15 @@ class Exchange:
 _HELLO: Final = [{"role": "user", "content": "Say hello to the world, please."}]
 _CHAT: Final = "/v1/chat/completions"
 _COMPLETIONS: Final = "/v1/completions"
+_MESSAGES: Final = "/v1/messages"
+_TOOLS: Final = [
+    {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "input_schema": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 5}}, "required": ["city"]},
+    }
+]
+_PICTURE: Final = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
 
 EXCHANGES: Final = (
     Exchange("chat", _CHAT, "plain", {"messages": _HELLO, "max_tokens": 4}),
@@ -56,6 +67,29 @@ EXCHANGES: Final = (
         "asked_usage",
         {"prompt": "Once upon a time", "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}},
     ),
+    Exchange("messages", _MESSAGES, "plain", {"messages": _HELLO, "max_tokens": 4}),
+    Exchange(
+        "messages",
+        _MESSAGES,
+        "stream",
+        {"system": "Be brief.", "messages": _HELLO, "max_tokens": 4, "stream": True, "thinking": {"type": "disabled"}},
+    ),
+    Exchange("messages", _MESSAGES, "thinking", {"messages": _HELLO, "max_tokens": 4, "stream": True}, ("vllm",)),
+    Exchange(
+        "messages",
+        _MESSAGES,
+        "tool",
+        {
+            "messages": _HELLO,
+            "tools": _TOOLS,
+            "tool_choice": {"type": "any"},
+            "max_tokens": 60,
+            "stream": True,
+            "thinking": {"type": "disabled"},
+        },
+        ("vllm",),
+    ),
+    Exchange("messages", _MESSAGES, "refused", {"messages": [{"role": "user", "content": [_PICTURE]}], "max_tokens": 4}),
 )
 
 

@@ -35,6 +35,18 @@ SAMPLES: dict[str, list[bytes]] = {
 {"prompt":[[1],[2,3]],"max_completion_tokens":9,"n_predict":4,"stream":false,"n_cmpl":2}
 {"prompt":null,"prompt_embeds":["AAAA"],"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}
 """.strip().split(b"\n"),
+    "/v1/messages": rb"""
+{"model":"m","max_tokens":16,"messages":[{"role":"user","content":"hi"}]}
+{"max_tokens":16,"system":"be brief","messages":[{"role":"user","content":[{"type":"text","text":"caf\u00e9"}]}],"stream":true}
+{"system":[{"type":"text","text":"x","cache_control":{"type":"ephemeral"}}],"messages":[{"role":"assistant","content":[]}]}
+{"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5},"messages":[{"content":[{"type":"thinking","thinking":"a"}]}]}
+{"max_tokens":1,"max_tokens":2,"tools":[{"name":"f","input_schema":{"type":"object"}}],"messages":[{"role":"user"}]}
+{"messages":[{"content":[{"type":"tool_use","id":"1","name":"f","input":{"a":[1,"b"]}}]},{"role":"system","content":"x"}]}
+{"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"ok"}]}]}]}
+{"messages":[{"content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"AA"}}]}],"max_tokens":3}
+{"messages":[{"content":[{"type":"document","source":{"type":"text","data":"x"},"title":"t"}]}],"temperature":0.5,"top_k":3}
+{"messages":[{"content":"\ud83d\ude00"}],"tool_choice":{"type":"any"},"output_config":{"effort":"low"},"max_tokens":null}
+""".strip().split(b"\n"),
 }
 
 _TEXT = st.text(alphabet=st.sampled_from('ab"\\{}[],: \n\té中😀\u0301'), max_size=8)
@@ -61,11 +73,30 @@ _MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "session_id": _JSON,
     "suffix": st.none() | _TEXT,
     "chat_template": st.none() | _TEXT,
+    "system": _TEXT | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _JSON, max_size=2) | _JSON,
+    "thinking": st.sampled_from([None, {"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}, 7]),
     "extra": _JSON,
 }
 _CONTENT = _TEXT | st.none() | st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _JSON, max_size=3)
 _MESSAGES = st.lists(
     st.fixed_dictionaries({"role": st.sampled_from(["user", "tool", "x"]), "content": _CONTENT}, optional={"name": _JSON}),
+    max_size=3,
+)
+_BLOCK = st.fixed_dictionaries(
+    {"type": st.sampled_from(["text", "image", "tool_use", "tool_result", "document", "thinking", "x"])},
+    optional={
+        "text": _TEXT,
+        "thinking": _TEXT,
+        "input": _JSON,
+        "content": _TEXT | st.lists(_JSON, max_size=2) | _JSON,
+        "source": st.fixed_dictionaries({"type": st.sampled_from(["text", "base64", "content"])}, optional={"data": _JSON}),
+        "is_error": st.booleans(),
+    },
+)
+_TURNS = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "x"]), "content": _TEXT | st.lists(_BLOCK | _JSON, max_size=3)}
+    ),
     max_size=3,
 )
 _PROMPTS = st.none() | _TEXT | st.lists(st.integers(-1, 9) | _TEXT | st.lists(st.integers(0, 9), max_size=3), max_size=4)
@@ -74,7 +105,8 @@ _PROMPTS = st.none() | _TEXT | st.lists(st.integers(-1, 9) | _TEXT | st.lists(st
 @st.composite
 def grammar(draw: st.DrawFn, path: str) -> bytes:
     """A body of that route: members of the right names with right and wrong values, in any order, some of them twice."""
-    pairs: list[tuple[str, Any]] = [("messages", draw(_MESSAGES)) if "chat" in path else ("prompt", draw(_PROMPTS))]
+    said = {"/v1/completions": ("prompt", _PROMPTS), "/v1/messages": ("messages", _TURNS)}.get(path, ("messages", _MESSAGES))
+    pairs: list[tuple[str, Any]] = [(said[0], draw(said[1]))]
     pairs += [(key, draw(_MEMBERS[key])) for key in draw(st.lists(st.sampled_from(sorted(_MEMBERS)), max_size=7))]
     pairs = draw(st.permutations(pairs))
     as_ascii, gap = draw(st.booleans()), draw(st.sampled_from(["", " ", "\n\t"]))
@@ -97,7 +129,7 @@ def check_body(dialect: Dialect, body: bytes) -> None:
         return
     asked = _READER.decode(body.decode())
     assert isinstance(asked, dict)
-    check_request(request, asked)
+    check_request(dialect, request, asked)
     check_offers(request)
     check_edits(dialect, request, body, asked)
 
@@ -109,21 +141,29 @@ def check_refusal(dialect: Dialect, error: InvalidRequest, body: bytes) -> None:
     assert "\n" not in error.message
 
 
-def check_request(request: InferenceRequest, asked: dict[str, Any]) -> None:
+# The members of each format that hold its cap, the strongest first, and whether it knows samples and asks for usage.
+_CAPS_OF = {
+    "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/v1/completions": ("max_tokens",),
+    "/v1/messages": ("max_tokens",),
+}
+_OPENAI = frozenset(("/v1/chat/completions", "/v1/completions"))
+
+
+def check_request(dialect: Dialect, request: InferenceRequest, asked: dict[str, Any]) -> None:
     """What was read is what another reader finds in the same bytes."""
     assert request.model == asked.get("model")
     assert request.stream is (asked.get("stream") is True)
     assert request.prompts
     assert request.n >= 1
     assert request.best_of >= 1
-    assert request.n >= int(asked.get("n") or 1)
+    assert request.n >= (int(asked.get("n") or 1) if dialect.path in _OPENAI else 1)
     assert (request.cap is CapState.SET) == (request.cap_tokens is not None)
     if request.cap_tokens is not None:
-        names = ("max_completion_tokens", "max_tokens") if request.is_chat else ("max_tokens",)
-        obeyed = next(asked[name] for name in names if asked.get(name) is not None)
+        obeyed = next(asked[name] for name in _CAPS_OF[dialect.path] if asked.get(name) is not None)
         assert request.cap_tokens >= int(obeyed)
         assert 1 <= request.cap_tokens < 2**31
-    options = asked.get("stream_options")
+    options = asked.get("stream_options") if dialect.path in _OPENAI else None
     assert request.wants_usage is (isinstance(options, dict) and options.get("include_usage") is True)
     assert len(request.affinity) <= 1_024 * 4
 
@@ -159,7 +199,7 @@ def check_edits(dialect: Dialect, request: InferenceRequest, body: bytes, asked:
     """Edits change what they are for and nothing else."""
     capped = dialect.write_cap(body, 7)
     changed = _READER.decode(capped.decode())
-    caps = {"max_tokens", "max_completion_tokens", "n_predict"}
+    caps = {"max_tokens", "max_completion_tokens", "n_predict"} if dialect.path in _OPENAI else {"max_tokens"}
     assert {key: value for key, value in changed.items() if key not in caps} == {
         key: value for key, value in asked.items() if key not in caps
     }

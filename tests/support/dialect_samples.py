@@ -51,6 +51,18 @@ SAMPLES: dict[str, Sample] = {
         stream={"vllm_completions_usage.txt": (4, 4)},
         asks_usage=True,
     ),
+    "/v1/messages": Sample(
+        word="messages",
+        body={"model": "tiny", "messages": [{"role": "user", "content": 'Say "hi" \n\t{[é中😀]}'}]},
+        caps=("max_tokens",),
+        plain={"vllm_messages_plain.json": (24, 4), "llama_cpp_messages_plain.json": (38, 4)},
+        stream={
+            "vllm_messages_stream.txt": (39, 4),
+            "vllm_messages_thinking.txt": (24, 4),
+            "vllm_messages_tool.txt": (144, 24),
+            "llama_cpp_messages_stream.txt": (25, 4),
+        },
+    ),
 }
 
 ALL: tuple[Dialect, ...] = tuple(DIALECTS.values())

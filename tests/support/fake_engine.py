@@ -10,7 +10,8 @@ A completion gives one token an event, `min(events, cap)` of them; the finish re
 Token counts are `count_tokens`: a quarter of the UTF-8 bytes, rounded up; four more for each chat message and two for each
 chat prompt; a list of ids counts itself. `/tokenize` and `usage` say the same figures. `engine.preemptions`,
 `engine.foreign_blocks` and the capacity fields show up in `/metrics` and may be changed while it runs.
-Routes: /health, /version, /v1/models, /metrics, /tokenize, /v1/chat/completions, /v1/completions; anything else is 404.
+Routes: /health, /version, /v1/models, /metrics, /tokenize, /v1/chat/completions, /v1/completions, /v1/messages with its
+count_tokens; anything else is 404.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from support import fake_messages
 from support.fake_upstream import Behaviour, FakeExchange, Header, SeenRequest, chunk, head
 
 JSON: Header = (b"content-type", b"application/json")
@@ -102,7 +104,10 @@ class FakeEngine:
                 count = count_tokens(asked["messages"] if "messages" in asked else asked["prompt"])
                 tokens = list(range(count))
                 await self._send_json(exchange, {"count": count, "max_model_len": self.max_model_len, "tokens": tokens})
-            case b"POST", "/v1/chat/completions" | "/v1/completions":
+            case b"POST", fake_messages.COUNT_PATH:
+                count = count_tokens(fake_messages.chat_of(json.loads(await exchange.body())))
+                await self._send_json(exchange, {"input_tokens": count})
+            case b"POST", "/v1/chat/completions" | "/v1/completions" | fake_messages.PATH:
                 await self._complete(exchange, self.shape)
             case _:
                 await self._send_json(exchange, {"detail": "Not Found"}, status=404)
@@ -113,7 +118,12 @@ class FakeEngine:
             await self._send_error(exchange, 503, "Service Unavailable", "not ready")
             return
         is_chat = b"chat" in exchange.request.target
-        prompts = [asked["messages"]] if is_chat else _prompts_of(asked["prompt"])
+        is_messages = exchange.request.target.startswith(fake_messages.PATH.encode())
+        if is_messages and not isinstance(asked.get("max_tokens"), int):
+            await self._send_error(exchange, 400, "Bad Request", "1 validation error: body.max_tokens")
+            return
+        chat = fake_messages.chat_of(asked) if is_messages else asked.get("messages")
+        prompts = [chat] if chat is not None else _prompts_of(asked["prompt"])
         prompt_tokens = sum(map(count_tokens, prompts))
         longest = max(map(count_tokens, prompts))
         cap = asked.get("max_completion_tokens") or asked.get("max_tokens")
@@ -132,16 +142,19 @@ class FakeEngine:
             "total_tokens": prompt_tokens + produced * choices,
         }
         answer = _Answer(self.model, is_chat, choices, produced, shape.text, finish, usage)
+        messages = fake_messages.MessagesAnswer(self.model, prompt_tokens, produced, shape.text, finish == "length")
         key = id(exchange.request)
         self._running[key] = prompt_tokens
         try:
             await asyncio.sleep(shape.first_gap_s)
-            if asked.get("stream"):
+            if is_messages and asked.get("stream"):
+                await self._stream_messages(exchange, messages, shape)
+            elif asked.get("stream"):
                 options = asked.get("stream_options") or {}
                 await self._stream(exchange, answer, shape, wants_usage=bool(options.get("include_usage")))
             else:
                 await asyncio.sleep(shape.gap_s * produced)
-                await self._send_json(exchange, answer.whole())
+                await self._send_json(exchange, messages.whole() if is_messages else answer.whole())
         finally:
             del self._running[key]
 
@@ -154,6 +167,15 @@ class FakeEngine:
             self._running[id(exchange.request)] += len(event["choices"])
             await exchange.send(chunk(b"data: " + json.dumps(event).encode() + b"\n\n"))
         await exchange.send(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+    async def _stream_messages(self, exchange: FakeExchange, answer: fake_messages.MessagesAnswer, shape: Shape) -> None:
+        fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"transfer-encoding", b"chunked")]
+        await exchange.send(head(200, fields))
+        for event, tokens in answer.events():
+            await asyncio.sleep(shape.gap_s * tokens)
+            self._running[id(exchange.request)] += tokens
+            await exchange.send(chunk(event))
+        await exchange.send(chunk(b""))
 
     async def _send_error(self, exchange: FakeExchange, status: int, kind: str, text: str) -> None:
         await self._send_json(

@@ -1,6 +1,7 @@
 """Paths that are not counted: passed on as they came, bounded all the same, and in no tally."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -63,6 +64,18 @@ async def test_without_a_healthy_backend_it_is_refused_with_a_time_to_come_back(
     assert (caller.status, caller.error["code"]) == (503, "no_backend")
     assert "none of the 1 backends" in caller.error["message"]
     assert caller.header(b"retry-after") is not None
+
+
+async def test_an_error_below_the_messages_path_has_the_shape_that_its_clients_read(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        await engine.go_away()
+        for _ in range(3):
+            await rooms.roster.look()
+        caller = await passed(rooms, Caller("/v1/messages/count_tokens", body=b"{}"))
+    told = json.loads(caller.body)
+    assert (caller.status, told["type"], told["error"]["type"]) == (503, "error", "overloaded_error")
+    assert told["error"]["code"] == "no_backend"
 
 
 async def test_an_engine_that_breaks_before_its_head_is_a_502(engine: ScriptedEngine) -> None:

@@ -8,7 +8,7 @@ every request at once, so unknown is taken as shared: the budget is one slot's c
 from typing import Final
 
 from gateway.backends.engines.answers import contexts, listed_models, member, positive, whole, word
-from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, json_object
+from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, count_messages, json_object
 from gateway.backends.exposition import read_exposition
 from gateway.backends.probe import Probe
 from gateway.core.engine_rules import EngineRules
@@ -67,6 +67,8 @@ class LlamaCpp:
         return LiveUse(running=page.total(_PROCESSING), waiting=page.total(_DEFERRED), identity=identity)
 
     def count_calls(self, request: InferenceRequest) -> tuple[CountCall, ...] | None:
+        if request.countable.anthropic is not None:
+            return count_messages(request.countable.anthropic, request.model)
         chat = request.countable.chat
         if chat is not None:
             return (CountCall("/v1/chat/completions/input_tokens", json_object(dict(chat)), _read_chat_count),)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.backends.engines.answers import contexts, listed_models, member, positive, whole, word
-from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, json_object
+from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse, count_messages, json_object
 from gateway.backends.exposition import Exposition, Sample, read_exposition
 from gateway.backends.probe import Probe
 from gateway.core.engine_rules import EngineRules
@@ -126,6 +126,8 @@ class Vllm:
         )
 
     def count_calls(self, request: InferenceRequest) -> tuple[CountCall, ...] | None:
+        if request.countable.anthropic is not None:
+            return count_messages(request.countable.anthropic, request.model)
         model = {} if request.model is None else {"model": json.dumps(request.model).encode()}
         chat = request.countable.chat
         if chat is not None:

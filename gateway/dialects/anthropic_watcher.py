@@ -1,0 +1,167 @@
+"""Watchers for Messages: an event stream, a plain answer, one that is compressed, one unreadable."""
+
+from typing import Any
+
+from gateway.core.demand import Usage
+from gateway.dialects.anthropic_answer import (
+    Counts,
+    blocks_of,
+    is_capped,
+    is_error,
+    is_stop,
+    last_usage,
+    token_bytes,
+    whole_usage,
+)
+from gateway.dialects.dialect import Watcher
+from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.openai_answer import decode
+from gateway.dialects.openai_watcher import ANSWER_LIMIT_BYTES, ANSWER_TAIL_BYTES
+from gateway.dialects.sse import EventSplitter, read_event
+
+
+def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
+    """The watcher for an answer of this kind."""
+    encoding = (content_encoding or "identity").strip().lower()
+    is_compressed = encoding not in ("", "identity")
+    if is_compressed and not can_decompress(encoding):
+        return Unseen()
+    seen: Watcher = StreamWatcher() if is_event_stream else PlainWatcher()
+    return Decompressing(seen, encoding) if is_compressed else seen
+
+
+class StreamWatcher:
+    """Reads each event of a stream as it passes. Usage comes unasked, so there is none to hide.
+
+    The stream is whole once it told why it stopped, or ended its message. Pings carry nothing.
+    """
+
+    __slots__ = (
+        "_counts",
+        "_ends_amid_event",
+        "_splitter",
+        "has_error",
+        "hit_cap",
+        "is_complete",
+        "text_bytes",
+        "token_events",
+    )
+
+    def __init__(self) -> None:
+        self._splitter = EventSplitter()
+        self._ends_amid_event = False
+        self._counts = Counts()
+        self.token_events = 0
+        self.text_bytes = 0
+        self.has_error = False
+        self.is_complete = False
+        self.hit_cap = False
+
+    def feed(self, data: bytes) -> bytes:
+        for event, is_whole in self._splitter.feed(data):
+            if is_whole:
+                self._see(event)
+        return data
+
+    def finish(self) -> bytes:
+        rest, is_whole = self._splitter.finish()
+        if rest and is_whole:
+            self._see(rest)
+        # What follows now would be read as a part of this last event, which lacks its empty line.
+        self._ends_amid_event = self._ends_amid_event or bool(rest.strip(b"\r\n"))
+        return b""
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._counts.usage
+
+    @property
+    def usage_missing(self) -> bool:
+        return self._counts.usage is None
+
+    @property
+    def at_boundary(self) -> bool:
+        return not self._ends_amid_event and self._splitter.is_between_events
+
+    def _see(self, event: bytes) -> None:
+        name, data = read_event(event)
+        if name == b"error":
+            self.has_error = True
+        value = decode(data) if data is not None else None
+        if not isinstance(value, dict):
+            return
+        if is_error(value):
+            self.has_error = True
+            return
+        # The name is the SDKs' key, the type stands in the data as well: engines write both.
+        match value.get("type"):
+            case "message_start":
+                message = value.get("message")
+                if isinstance(message, dict):
+                    self._counts.read_prompt(message.get("usage"))
+            case "content_block_start":
+                self._see_tokens(value.get("content_block"))
+            case "content_block_delta":
+                self._see_tokens(value.get("delta"))
+            case "message_delta":
+                self._counts.read_prompt(value.get("usage"))
+                self._counts.read_output(value.get("usage"))
+                delta = value.get("delta")
+                if isinstance(delta, dict):
+                    self.is_complete = self.is_complete or is_stop(delta.get("stop_reason"))
+                    self.hit_cap = self.hit_cap or is_capped(delta.get("stop_reason"))
+            case "message_stop":
+                self.is_complete = True
+            case _:
+                pass  # pings, the ends of blocks, and what nobody knows yet
+
+    def _see_tokens(self, block: Any) -> None:
+        carried = token_bytes(block)
+        if carried:
+            self.token_events += 1
+            self.text_bytes += carried
+
+
+class PlainWatcher:
+    """Keeps a plain answer and reads it at its end. No event can follow it, and it is complete when it ends cleanly."""
+
+    __slots__ = ("_is_oversize", "_kept", "has_error", "hit_cap", "text_bytes", "usage")
+
+    token_events = 0
+    is_complete = True
+    at_boundary = False
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._is_oversize = False
+        self.usage: Usage | None = None
+        self.text_bytes = 0
+        self.has_error = False
+        self.hit_cap = False
+
+    def feed(self, data: bytes) -> bytes:
+        self._kept += data
+        self._is_oversize = self._is_oversize or len(self._kept) > ANSWER_LIMIT_BYTES
+        if self._is_oversize:
+            del self._kept[:-ANSWER_TAIL_BYTES]
+        return data
+
+    def finish(self) -> bytes:
+        if self._is_oversize:
+            self.usage = last_usage(self._kept)
+        else:
+            answer = decode(self._kept)
+            if isinstance(answer, dict):
+                self._see(answer)
+        self._kept.clear()
+        return b""
+
+    @property
+    def usage_missing(self) -> bool:
+        return self.usage is None
+
+    def _see(self, answer: dict[str, Any]) -> None:
+        self.has_error = is_error(answer)
+        self.usage = whole_usage(answer.get("usage"))
+        self.hit_cap = is_capped(answer.get("stop_reason"))
+        self.text_bytes = sum(map(token_bytes, blocks_of(answer)))
