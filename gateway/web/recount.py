@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gateway.admission.controller import Controller
 from gateway.backends.counting import ExactCounter
 from gateway.core.names import BackendName, TicketId
-from gateway.core.offer import CountKind, PromptCount
+from gateway.core.offer import PromptCount, counted
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need, Ticket
 
@@ -64,7 +64,7 @@ class Recount:
             self.forget(bounded.ticket.id)
             tokens = await self._counter.count(backend, bounded.request)
             if tokens is not None:
-                self._controller.reweigh(bounded.ticket.id, bounded.reweigh(PromptCount(tokens, CountKind.EXACT)))
+                self._controller.reweigh(bounded.ticket.id, bounded.reweigh(counted(bounded.request, tokens)))
 
     async def stop(self) -> None:
         tasks = [task for task in self._tasks.values() if not task.done()]

@@ -7,14 +7,16 @@ depends on it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.backends.capacity import Capacity
 from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
-from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
+from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, counted, effective_cap, make_offer
 from gateway.core.outcomes import RejectReason
+from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
@@ -66,7 +68,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
         if rooms.choices.mode is Mode.ENFORCE:
             _refuse_overlong(known, request)
         tokens = await _count_exactly(rooms.counter, count_first, request)
-        exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
+        exact = None if tokens is None else counted(request, tokens)
         count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
     if offers:
@@ -84,11 +86,13 @@ def _refuse_overlong(views: list[BackendView], request: InferenceRequest) -> Non
     contexts = [view.capacity.weighing.max_context for view in views if view.capacity is not None]
     least = max(map(prompt_least, request.prompts), default=0)
     known = [context for context in contexts if context is not None]
-    if len(known) == len(contexts) and known and least >= max(known):
+    # Where something is written as well, one token of the context is its.
+    most = max(known, default=0) - (0 if request.is_prompt_only else 1)
+    if len(known) == len(contexts) and known and least > most:
         raise InvalidRequest(
             f"the prompt is at least {least} tokens by its size, but the context is {max(known)}",
             reason=RejectReason.CONTEXT_LENGTH,
-            param="messages" if request.is_chat else "prompt",
+            param=request.prompt_param,
             facts={"context_tokens": max(known)},
         )
 
@@ -139,23 +143,30 @@ def _offers(
     count_first: list[BackendView] = []
     for view in views:
         assert view.capacity is not None
-        found = make_offer(
-            request,
-            count,
-            rules=view.capacity.rules,
-            weighing=view.capacity.weighing,
-            budget=view.capacity.budget,
-            default_output=choices.default_output,
-            overlong=choices.overlong,
-        )
-        match found:
-            case Offer():
-                offers[view.name] = found
-            case Unfit():
+        match _offer_of(view.capacity, request, count, choices):
+            case Offer() as offer:
+                offers[view.name] = offer
+            case Unfit() as found:
                 unfit.append(found)
             case CountFirst():
                 count_first.append(view)
     return offers, unfit, count_first
+
+
+def _offer_of(
+    capacity: Capacity, request: InferenceRequest, count: PromptCount, choices: Choices
+) -> Offer | CountFirst | Unfit:
+    if request.is_prompt_only:
+        return make_prompt_offer(request, count, rules=capacity.rules, weighing=capacity.weighing, budget=capacity.budget)
+    return make_offer(
+        request,
+        count,
+        rules=capacity.rules,
+        weighing=capacity.weighing,
+        budget=capacity.budget,
+        default_output=choices.default_output,
+        overlong=choices.overlong,
+    )
 
 
 def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceRequest) -> Offer:
