@@ -29,7 +29,8 @@ def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
 
 class ResponsesStream(PassingStream):
     """Whole once an event came that ends a response. vLLM ends a capped one with `response.completed`, and says in it that
-    it is incomplete; llama.cpp says nowhere that a cap was reached (both measured)."""
+    it is incomplete; llama.cpp says nowhere that a cap was reached. Where vLLM's engine dies, the stream breaks off without a
+    word (all measured)."""
 
     __slots__ = ()
 
