@@ -16,6 +16,7 @@ from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.engine_rules import EngineRules
 from gateway.core.geometry import Weighing
 from gateway.core.ledger import Budget
+from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, InferenceRequest
 from gateway.core.ticket import Need
@@ -50,10 +51,14 @@ class CountKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then."""
+    """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then.
+
+    counted_by: the backend whose local tokenizer counted, so that its engine can be asked whether it is right; else None.
+    """
 
     tokens: tuple[int | None, ...]
     kind: CountKind
+    counted_by: BackendName | None = field(default=None, compare=False)
 
     @property
     def largest(self) -> int | None:
@@ -203,9 +208,12 @@ def effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
 def _capped(sequences: _Sequences, cap: int, budget: Budget) -> Offer | CountFirst | Unfit:
     """The caller's own cap. What passes the context is cut there by the engine, and weighed so."""
     weighing, kind = sequences.weighing, sequences.count.kind
+    context = weighing.max_context
     offer = sequences.offer(cap)
-    passes_context = weighing.max_context is not None and sequences.longest + cap > weighing.max_context
-    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or not passes_context):
+    passes_context = context is not None and sequences.longest + cap > context
+    # A bound below the context is as good as any count for a forecast: the prompt is at most that.
+    is_shorter = kind is CountKind.BOUND_ONLY and context is not None and sequences.longest < context
+    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or is_shorter or not passes_context):
         return offer
     match kind:
         case CountKind.BOUND:

@@ -15,14 +15,15 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import MediaKind, MediaPart
-from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, NFC_GROWTH, text_bytes
+from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, text_bytes
 from gateway.dialects.media import media_part
+from gateway.dialects.normal_forms import MOST_GROWTH
 from gateway.dialects.openai_body import decode
 
 # What is written around a call, an answer or a tool when it is brought into OpenAI's form (bytes).
 FRAME_BYTES: Final = 64
-# JSON may be written with escapes: `é` (2 bytes) as `\\u00e9` (6). As much as text grows by when it is normalised.
-_ESCAPED_GROWTH: Final = NFC_GROWTH
+# JSON may be written with escapes: `é` (2 bytes) as `\\u00e9` (6).
+_ESCAPED_GROWTH: Final = 3
 
 # Members that no template renders, and the type, which becomes a role or a mark.
 _UNSEEN: Final = frozenset(("type", "cache_control", "signature"))
@@ -131,9 +132,9 @@ def json_bytes(value: Any) -> int:
     """A value written as JSON anew, with a space for each separator, by a reader who may escape what is not ASCII."""
     if value is None:
         return 0
-    text = msgspec.json.encode(value)
-    growth = 1 if text.isascii() else _ESCAPED_GROWTH
-    return growth * len(text) + text.count(b",") + text.count(b":")
+    text = msgspec.json.encode(value).decode()
+    written = len(text) if text.isascii() else max(text_bytes(text), _ESCAPED_GROWTH * len(text.encode()))
+    return written + text.count(",") + text.count(":")
 
 
 def _holds_answer(content: Any) -> bool:
@@ -180,7 +181,7 @@ def _by_length(raw: bytes, system: bytes) -> MessagesText:
     media_bytes = 0
     if is_hiding or b'"source"' in text:
         media, media_bytes = (None, 0) if is_hiding or is_crowded or b'"source"' in system else _large_media(messages)
-    growth = 1 if text.isascii() else _ESCAPED_GROWTH
+    growth = 1 if text.isascii() and b"\\u" not in text else MOST_GROWTH
     return MessagesText(
         text_bytes=growth * (len(text) - media_bytes) + text.count(b",") + text.count(b":"),
         messages=1 + text.count(b'"role"') + text.count(b'"type"'),

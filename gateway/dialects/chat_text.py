@@ -2,11 +2,10 @@
 
 Counted are UTF-8 bytes, since a byte-level tokenizer makes at most one token of each. Three things make a rendered text
 longer than the text that was sent, and are counted for that: JSON that is parsed and written anew (spaces after `,` and
-`:`, indentation, escapes), text that is not in Unicode's form NFC (some tokenizers normalise it first, Qwen's among them:
-up to three times the bytes), and what the template adds around a message (the bound's business, not this file's).
+`:`, indentation, escapes), text that some tokenizers normalise first (normal_forms.py), and what the template adds around
+a message (the bound's business, not this file's).
 """
 
-import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,11 @@ import msgspec
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import MediaPart
 from gateway.dialects.media import media_part
+from gateway.dialects.normal_forms import MOST_GROWTH, normalised_bytes
 from gateway.dialects.openai_body import decode
 
 # Above this, messages are not decoded on the event loop (1 MiB takes about 1 ms); their JSON is the bound.
 DECODE_LIMIT_BYTES = 1 << 20
-# Text can grow by this when it is brought into form NFC (Unicode Standard Annex 15, UTF-8).
-NFC_GROWTH = 3
 
 # Members of a content part that hold, or point to, something whose tokens are not in the text.
 # By what begins them: in a large text that is looked for first, since each look at megabytes takes its time.
@@ -72,15 +70,10 @@ class ChatText:
 
 
 def text_bytes(text: str) -> int:
-    """UTF-8 bytes of a text in the longer of its two forms, as it is and normalised."""
-    if text.isascii():
-        return len(text)
-    plain = len(text.encode())
-    if len(text) > DECODE_LIMIT_BYTES:
-        return NFC_GROWTH * plain
-    if unicodedata.is_normalized("NFC", text):
-        return plain
-    return max(plain, len(unicodedata.normalize("NFC", text).encode()))
+    """UTF-8 bytes of a text in the longest of its forms, as it is and normalised."""
+    if len(text) > DECODE_LIMIT_BYTES and not text.isascii():
+        return MOST_GROWTH * len(text.encode())
+    return normalised_bytes(text)
 
 
 def read_messages(raw: bytes) -> ChatText:
@@ -141,7 +134,7 @@ def member_bytes(value: Any) -> int:
 
 def _by_length(raw: bytes) -> ChatText:
     """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their names."""
-    growth = 1 if raw.isascii() else NFC_GROWTH
+    growth = 1 if raw.isascii() else MOST_GROWTH
     media: tuple[MediaPart, ...] | None = ()
     media_bytes = 0
     if may_hold_media(raw):

@@ -16,12 +16,12 @@ from gateway.core.request import MediaKind, MediaPart
 from gateway.dialects.chat_text import (
     DECODE_LIMIT_BYTES,
     MEDIA,
-    NFC_GROWTH,
     may_hold_media,
     member_bytes,
     text_bytes,
 )
 from gateway.dialects.media import media_part
+from gateway.dialects.normal_forms import MOST_GROWTH
 from gateway.dialects.openai_body import decode
 
 ELSEWHERE: Final = MediaPart(MediaKind.OTHER)
@@ -104,7 +104,7 @@ def _part_bytes(part: Any, media: list[MediaPart]) -> int:
 
 def _by_length(raw: bytes) -> InputText:
     """An input too large to decode: the JSON itself is longer than its text. Media are seen by their names."""
-    growth = 1 if raw.isascii() else NFC_GROWTH
+    growth = 1 if raw.isascii() else MOST_GROWTH
     if raw[:1] == b'"':
         # `\\u0061` is six bytes of JSON and one of text.
         return InputText(growth * len(raw), 1, least_bytes=(len(raw) - 2) // (6 if b"\\" in raw else 1))

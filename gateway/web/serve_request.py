@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
-from gateway.core.offer import CountKind
+from gateway.core.names import BackendName
+from gateway.core.offer import CountKind, PromptCount
 from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
@@ -23,10 +24,11 @@ from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
-from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
+from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
 
 log = logging.getLogger("kvgate.web")
 
@@ -57,6 +59,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     finally:
         client.unwatch()
         line.space.close()
+        learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
 
@@ -110,12 +113,12 @@ class Line:
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
-        weighed = journal.weighed = await weigh(rooms, pool, request)
+        journal.weighed = await weigh(rooms, pool, request)
         try:
-            grant = await self._admit(request, weighed)
+            grant = await self._admit(request, journal.weighed)
             try:
                 journal.granted(grant, rooms.clock.now())
-                return await self._send_and_relay(body, request, weighed, grant)
+                return await self._send_and_relay(body, request, grant)
             finally:
                 grant.release()
         finally:
@@ -147,17 +150,44 @@ class Line:
             family=weighed.pool.family(request.model),
         )
         if weighed.count.kind is CountKind.BOUND:
-            rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
-        return await rooms.controller.admit(ticket, on_queued=self._queued)
+            rooms.recount.note(ticket, request, self._recounted)
+        try:
+            return await rooms.controller.admit(ticket, on_queued=self._queued)
+        finally:
+            rooms.waiters.forget(ticket.id)
 
     def _queued(self, ticket: Ticket) -> None:
         self._journal.in_line()
+        self._rooms.waiters.note(ticket.id, self._weigh_anew)
         self._rooms.recount.somebody_waits(ticket)
 
-    async def _send_and_relay(self, body: bytes, request: InferenceRequest, weighed: Weighed, grant: Grant) -> Outcome:
+    def _recounted(self, count: PromptCount) -> Mapping[BackendName, Need]:
+        """The exact count has come, in line or while the request runs."""
+        request, weighed = self._journal.request, self._journal.weighed
+        assert request is not None
+        assert weighed is not None
+        self._journal.recount = count
+        counted = reweigh(weighed, request, count, self._rooms.choices)
+        if self._rooms.controller.is_waiting(self._journal.ticket_id):
+            self._journal.weighed = counted
+        return counted.needs
+
+    def _weigh_anew(self, changed: BackendName) -> Mapping[BackendName, Need] | None:
+        """The engine of a backend has become another while the request is in line."""
+        request, weighed = self._journal.request, self._journal.weighed
+        assert request is not None
+        assert weighed is not None
+        is_its_own = any(view.name == changed for view in weighed.pool.backends)
+        if not is_its_own or not self._rooms.controller.is_waiting(self._journal.ticket_id):
+            return None
+        weighed = self._journal.weighed = weigh_anew(self._rooms, weighed, request)
+        return weighed.needs
+
+    async def _send_and_relay(self, body: bytes, request: InferenceRequest, grant: Grant) -> Outcome:
         rooms, journal, dialect = self._rooms, self._journal, self._dialect
+        assert journal.weighed is not None
         rules = rooms.roster.view(grant.backend).rules
-        offer = journal.offer = weighed.offers[grant.backend]
+        offer = journal.offer = journal.weighed.offers[grant.backend]
         if offer.cap_to_write is not None:
             body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False
@@ -198,7 +228,8 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, self._own_headers())
+            told_at_end = self._truncation if can_be_told(request) else None
+            outcome = await answer.relay(head, watcher, self._own_headers(), told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -218,6 +249,13 @@ class Line:
         self._journal.gone_in = self._journal.phase
         if not self._runs_on:
             self.task.cancel()
+
+    def _truncation(self) -> Headers:
+        """What a plain answer that is whole, and not sent yet, says of its prompt."""
+        reported = reported_tokens(self._journal)
+        if reported is None or not is_truncated(self._journal):
+            return []
+        return [(b"x-kvgate-truncated", b"%d" % reported)]
 
     def _own_headers(self) -> Headers:
         """What every answer carries."""

@@ -4,23 +4,24 @@ The bound decides wherever it can; the exact count is asked for only where the b
 depends on it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gateway.backends.capacity import Capacity
-from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
-from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, counted, effective_cap, make_offer
+from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
 from gateway.core.outcomes import RejectReason
 from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
+from gateway.tokens.media import NO_COSTS, MediaCosts
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
 
 
@@ -62,14 +63,18 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             retry_after_s=None,
         )
     cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
-    count = bound_of(request)
+    count = bound_of(request, [rooms.media.get(view.name, NO_COSTS) for view in pool.backends])
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
             _refuse_overlong(known, request)
-        tokens = await _count_exactly(rooms.counter, count_first, request)
-        exact = None if tokens is None else counted(request, tokens)
-        count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
+        counted = await _count_exactly(rooms.counter, count_first, request)
+        if counted is not None:
+            count = counted
+        else:
+            # What is never below the truth, or is so in a stated share of cases: neither refuses, and neither is exact.
+            estimate = rooms.ratios.estimate(pool.family(request.model), request)
+            count = PromptCount(count.tokens if estimate is None else estimate, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
     if offers:
         return Weighed(pool, count, offers, cap_tokens)
@@ -112,26 +117,54 @@ async def find_pool(rooms: Rooms, model: str | None) -> Pool:
     return pool
 
 
-def bound_of(request: InferenceRequest) -> PromptCount:
-    """The cheap count: exact for prompts that came as token ids, else never below the truth."""
-    bounds = tuple(prompt_bound(prompt) for prompt in request.prompts)
+def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> PromptCount:
+    """The cheap count: exact for prompts that came as token ids, else never below the truth.
+
+    media: what the backends that may run it make of images and the like; the dearest counts.
+    """
+    bounds = tuple(prompt_bound(prompt, media) for prompt in request.prompts)
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
-async def _count_exactly(counter: ExactCounter, asked: list[BackendView], request: InferenceRequest) -> tuple[int, ...] | None:
+async def _count_exactly(counter: Counting, asked: list[BackendView], request: InferenceRequest) -> PromptCount | None:
     """The first count to be had, those that answer asked first: they serve the same model, so one count holds for all."""
     for view in sorted(asked, key=lambda view: not view.healthy):
-        tokens = await counter.count(view.name, request)
-        if tokens is not None:
-            return tokens
+        counted = await counter.count(view.name, request)
+        if counted is not None:
+            return counted
     return None
 
 
-def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:
-    """The needs by an exact count that came later. Where the request now turns out unfit, what was weighed before holds."""
+def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> Weighed:
+    """The request by an exact count that came later. Where it now turns out unfit, what was weighed before holds."""
     offers, _, _ = _offers([view for view in weighed.pool.backends if view.capacity is not None], request, count, choices)
-    exact = needs_of(offers)
-    return {name: exact.get(name, need) for name, need in weighed.needs.items()}
+    return replace(weighed, count=count, offers={name: offers.get(name, offer) for name, offer in weighed.offers.items()})
+
+
+def weigh_anew(rooms: Rooms, weighed: Weighed, request: InferenceRequest) -> Weighed:
+    """A request in line, counted as it was, by what is known of its backends now.
+
+    Where its bound does not suffice any more, it is weighed by the bound all the same: the exact count comes while it waits.
+    What no budget holds any more is weighed with what it would need, so that the book refuses it with the numbers; a prompt
+    that no context holds any more keeps what it had, and the engine refuses it.
+    """
+    pool = replace(weighed.pool, backends=tuple(rooms.roster.view(view.name) for view in weighed.pool.backends))
+    known = [view for view in pool.backends if view.capacity is not None]
+    offers, unfit, count_first = _offers(known, request, weighed.count, rooms.choices)
+    if count_first:
+        by_bound, too_large, _ = _offers(
+            count_first, request, PromptCount(weighed.count.tokens, CountKind.BOUND_ONLY), rooms.choices
+        )
+        offers |= by_bound
+        unfit += too_large
+    if not offers and unfit:
+        nearest = max(unfit, key=lambda found: found.limit)
+        if nearest.reason is not RejectReason.KV_BUDGET:
+            return weighed
+        offers = {view.name: _blind_offer(view, nearest, request) for view in known}
+    # A backend that is away for a while is not another one.
+    away = {view.name for view in pool.backends if view.capacity is None}
+    return replace(weighed, pool=pool, offers={name: weighed.offers[name] for name in away & set(weighed.offers)} | offers)
 
 
 def _offers(
@@ -170,7 +203,7 @@ def _offer_of(
 
 
 def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceRequest) -> Offer:
-    """In observe mode the engine gets also what enforcing would refuse; it is charged with what it asks for."""
+    """What no budget holds: in observe mode the engine gets it all the same, charged with what it asks for."""
     blocks = nearest.facts.get("need_blocks", 1) if nearest else 1
     sequences = request.n * max(len(request.prompts), 1)
     return Offer(max(blocks, 1), sequences, Demand((SequenceDemand(0, request.cap_tokens or 0, sequences),)))

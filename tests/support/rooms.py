@@ -28,13 +28,16 @@ from gateway.core.reserve import Reserve
 from gateway.metrics import Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
+from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upstream import Upstream
+from gateway.web.waiters import Waiters
 from support.manual_clock import ManualClock
 from support.scripted_engine import NO_TLS, ScriptedEngine
 
@@ -62,9 +65,17 @@ async def open_rooms(
     limits = QueueLimits(max_requests=max_requests, max_passes=16)
     controller = Controller(memory_book(mode=chosen.mode, commitment="strict", policy="fifo", limits=limits), clock)
 
+    waiters = Waiters()
+
     def tell(view: BackendView) -> None:
         budget = view.capacity.budget if view.capacity is not None else None
-        controller.set_backend(view.name, budget=budget, serving=view.serving, foreign_blocks=view.foreign_blocks)
+        controller.set_backend(
+            view.name,
+            budget=budget,
+            serving=view.serving,
+            foreign_blocks=view.foreign_blocks,
+            weighed_anew=waiters.weighed_anew(view),
+        )
 
     roster = Roster(
         [BackendSpec(BackendName(name), engine.url, given=given) for name, engine in engines.items()],
@@ -74,12 +85,14 @@ async def open_rooms(
         on_change=tell,
         written_blocks=controller.worst_blocks,
     )
-    counter = ExactCounter(roster)
+    counter = Counting(roster, ExactCounter(roster))
+    ratios = Ratios()
     rooms = Rooms(
         roster=roster,
         counter=counter,
         controller=controller,
-        recount=Recount(counter, controller),
+        ratios=ratios,
+        recount=Recount(counter, controller, ratios),
         upstreams={BackendName(name): _upstream(name, engine) for name, engine in engines.items()},
         running=Running(),
         watchdog=Watchdog(clock),
@@ -89,6 +102,7 @@ async def open_rooms(
         jitter=random.Random(1),
         choices=chosen,
         big_bodies=BigBodies(),
+        waiters=waiters,
     )
     try:
         await roster.look()
