@@ -89,6 +89,9 @@ class AnthropicMessages:
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return json_edit.set_member(body, CAP, b"%d" % cap_tokens)
 
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return body  # there is no such member: vLLM hands none on from here, llama.cpp has none
+
     def ask_usage(self, body: bytes) -> bytes:
         return body  # it comes in every stream
 
@@ -97,6 +100,10 @@ class AnthropicMessages:
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
+
+    def waiting_event(self, words: str) -> bytes:
+        """The ping that Anthropic itself sends, and the words as a comment; both are skipped by every SDK."""
+        return b": " + words.encode("ascii") + b'\nevent: ping\ndata: {"type":"ping"}\n\n'
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)

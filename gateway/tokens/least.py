@@ -43,11 +43,12 @@ def may_be_truncated(request: InferenceRequest, reported_tokens: int) -> bool:
 def least_tokens(request: InferenceRequest) -> int:
     """Tokens that the texts of the request have at least; 0 where they are too large to be looked at, or cannot be read."""
     countable = request.countable
-    raw = [countable.chat.get("messages", b"")] if countable.chat is not None else list(countable.texts)
+    members = countable.chat if countable.chat is not None else countable.anthropic
+    raw = [members.get("messages", b"")] if members is not None else list(countable.texts)
     if sum(map(len, raw)) > MOST_BYTES:
         return 0
     try:
-        if countable.chat is None:
+        if members is None:
             return sum(len(_TEXT.decode(text).split()) for text in raw)
         return sum(len(text.split()) for text in _contents(_CHAT.decode(raw[0])))
     except msgspec.DecodeError:

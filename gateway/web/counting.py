@@ -115,10 +115,11 @@ class Counting:
     def _key(self, backend: BackendName, request: InferenceRequest) -> _Key | None:
         countable = request.countable
         parts = list(countable.texts)
-        if countable.chat is not None:
-            parts += [part for name, raw in sorted(countable.chat.items()) for part in (name.encode(), raw)]
-        if countable.responses is not None:
-            parts += [part for name, raw in sorted(countable.responses.items()) for part in (name.encode(), raw)]
+        formats = {b"chat": countable.chat, b"anthropic": countable.anthropic, b"responses": countable.responses}
+        for format_name, members in formats.items():
+            # The same members may be rendered differently by the route of another format.
+            if members is not None:
+                parts += [format_name, *(part for name, raw in sorted(members.items()) for part in (name.encode(), raw))]
         if not parts or sum(map(len, parts)) > _HASHED_BYTES:
             return None
         digest = hashlib.blake2b(digest_size=16)

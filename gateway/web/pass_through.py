@@ -49,7 +49,7 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
         await _relay(rooms, scope, call, space)
     except GatewayError as error:
         client.on_gone(None)
-        await write_error(client, scope["path"], error, rooms.jitter)
+        await write_error(client, error, rooms.jitter, path=scope["path"])
     except asyncio.CancelledError:
         if not client.gone and not call.is_cut:
             raise
@@ -58,7 +58,7 @@ async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, se
             client.abort()
         elif not client.gone:
             client.on_gone(None)
-            await write_error(client, scope["path"], shutting_down(), rooms.jitter)
+            await write_error(client, shutting_down(), rooms.jitter, path=scope["path"])
     finally:
         rooms.running.discard(call)
         client.unwatch()

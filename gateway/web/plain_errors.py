@@ -16,8 +16,8 @@ def dress(path: str, error: ErrorFacts) -> bytes:
     return anthropic_error.error_body(error) if is_anthropic else openai_error.error_body(error)
 
 
-async def write_error(client: AsgiDownstream, path: str, error: GatewayError, jitter: random.Random) -> None:
-    """Answer with the error; nothing of an answer may have been sent."""
+async def write_error(client: AsgiDownstream, error: GatewayError, jitter: random.Random, *, path: str = "") -> None:
+    """Answer with the error; nothing of an answer may have been sent. path: what was asked for, where that shapes it."""
     answer = answer_to(error, jitter=jitter)
     body = dress(path, answer.facts)
     await client.write_head(answer.status, answer.head_for(body))

@@ -38,7 +38,7 @@ class SmallBodies:
             if not client.gone:
                 await self._app(scope, _read_already(body, receive), send)
         except GatewayError as error:
-            await write_error(client, scope["path"], error, self._jitter)
+            await write_error(client, error, self._jitter, path=scope["path"])
         finally:
             space.close()
 

@@ -6,11 +6,13 @@ from typing import Any
 import anthropic
 import pytest
 
-from gateway.dialects import DIALECTS
+from gateway.dialects.anthropic_messages import AnthropicMessages
 from gateway.dialects.dialect import ErrorFacts
 from support.answers import recorded
 
-MESSAGES = DIALECTS["/v1/messages"]
+MESSAGES = AnthropicMessages()
+STREAM = recorded("vllm_messages_stream.txt")
+DELTAS = STREAM.count(b"event: content_block_delta")
 
 
 def client_of(answer: Callable[[], tuple[int, str, bytes]]) -> anthropic.Anthropic:
@@ -63,11 +65,19 @@ def test_a_refusal_is_the_sdks_error_for_its_status_with_our_code_and_numbers(
 
 
 def test_a_stream_that_ends_in_our_error_event_raises() -> None:
-    begun = b"".join(recorded("vllm_messages_stream.txt").partition(b"event: content_block_stop")[:1])
-    assert b"content_block_delta" in begun
+    begun, _, _ = STREAM.partition(b"event: content_block_stop")
     broken = begun + MESSAGES.error_event(ErrorFacts(504, "stall", "The engine sent nothing for 300 s."))
     client = client_of(lambda: (200, "text/event-stream", broken))
     seen: list[str] = []
     with pytest.raises(anthropic.APIStatusError, match="sent nothing"):
         seen.extend(event.type for event in ask(client, stream=True))
-    assert seen.count("content_block_delta") == 4
+    assert seen.count("content_block_delta") == DELTAS > 0
+
+
+def test_a_stream_that_is_kept_alive_before_it_begins_is_whole() -> None:
+    kept = MESSAGES.waiting_event("waiting, 3 ahead") * 2 + STREAM
+    events = [event.type for event in ask(client_of(lambda: (200, "text/event-stream", kept)), stream=True)]
+    assert (events[0], events[-1], events.count("content_block_delta")) == ("message_start", "message_stop", DELTAS)
+    watcher = MESSAGES.watcher(is_event_stream=True, hide_usage=False, content_encoding=None)
+    watcher.feed(MESSAGES.waiting_event("waiting, 3 ahead"))
+    assert (watcher.token_events, watcher.has_error, watcher.at_boundary) == (0, False, True)

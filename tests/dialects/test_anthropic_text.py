@@ -158,15 +158,17 @@ def test_what_the_decoder_just_takes_is_read_or_refused_and_never_a_bug() -> Non
         assert read.text_bytes >= 2 * depth
 
 
-@pytest.mark.parametrize("words", ["x", "é", "\U0001d160"])
-def test_messages_too_large_to_decode_are_bounded_by_their_json(words: str) -> None:
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("words", ["x", "é", "\U0001d160", "\ufdfa"])
+def test_messages_too_large_to_decode_are_bounded_by_their_json(words: str, ascii_only: bool) -> None:
     long = words * DECODE_LIMIT_BYTES
-    read = prompt([*user(long), *user([text("b")])])
-    assert read.text_bytes >= len(unicodedata.normalize("NFC", long).encode())
+    longest = max(len(unicodedata.normalize(form, long).encode()) for form in ("NFC", "NFKC"))
+    read = prompt([*user(long), *user([text("b")])], ascii_only=ascii_only)
+    assert read.text_bytes >= longest
     assert read.messages >= 2
     assert read.media_parts == 0
     assert 0 < read.least_text_bytes <= len(long.encode())
-    assert prompt(user("a"), {"system": long}).text_bytes >= len(unicodedata.normalize("NFC", long).encode())
+    assert prompt(user("a"), {"system": long}, ascii_only=ascii_only).text_bytes >= longest
 
 
 def test_a_large_screenshot_is_a_medium_of_known_size_and_no_text() -> None:

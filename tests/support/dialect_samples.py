@@ -107,8 +107,9 @@ SAMPLES: dict[str, Sample] = {
         stream={
             "vllm_messages_stream.txt": (39, 4),
             "vllm_messages_thinking.txt": (24, 4),
-            "vllm_messages_tool.txt": (144, 24),
+            "vllm_messages_tool.txt": (144, 60),
             "llama_cpp_messages_stream.txt": (25, 4),
+            "dynamo_messages_stream.txt": (37, 4),
         },
     ),
 }

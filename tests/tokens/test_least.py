@@ -19,20 +19,25 @@ def completion(prompt: object, **members: object) -> InferenceRequest:
     return DIALECTS["/v1/completions"].read_request(json.dumps({"prompt": prompt, **members}).encode())
 
 
+def messages(turns: list[dict[str, object]], **members: object) -> InferenceRequest:
+    return DIALECTS["/v1/messages"].read_request(json.dumps({"messages": turns, **members}).encode())
+
+
 def test_words_are_counted_where_every_template_renders_them() -> None:
-    messages: list[dict[str, object]] = [
+    turns: list[dict[str, object]] = [
         {"role": "system", "content": "one two"},
         {"role": "user", "content": [{"type": "text", "text": "three  four\nfive"}, {"type": "image_url", "image_url": "x y"}]},
         {"role": "assistant", "content": "<think> not these </think>"},
         {"role": "tool", "tool_call_id": "nor this", "content": "six"},
     ]
-    assert least_tokens(chat(messages)) == 6
+    assert least_tokens(chat(turns)) == least_tokens(messages(turns)) == 6
     assert least_tokens(completion(["one two", "three"])) == 3
 
 
 @pytest.mark.parametrize(("reported", "cut"), [(3000, False), (2048, False), (1400, True), (256, True)])
 def test_a_report_of_fewer_than_half_the_words_is_of_another_text(reported: int, cut: bool) -> None:
     assert may_be_truncated(chat([{"role": "user", "content": WORDS}]), reported) is cut
+    assert may_be_truncated(messages([{"role": "user", "content": WORDS}]), reported) is cut
     assert may_be_truncated(completion(WORDS), reported) is cut
 
 

@@ -101,6 +101,22 @@ async def test_the_same_body_is_counted_once_and_another_again(engine: ScriptedE
         assert len(engine.asked("/tokenize")) == 3
 
 
+async def test_a_messages_body_is_counted_once_whatever_its_cap_and_never_taken_for_a_chat(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    engine.json("/v1/messages/count_tokens", {"input_tokens": 21})
+
+    def messages(content: str, **members: object) -> InferenceRequest:
+        body = {"messages": [{"role": "user", "content": content}], **members}
+        return DIALECTS["/v1/messages"].read_request(json.dumps(body).encode())
+
+    async with open_rooms({"a": engine}) as rooms:
+        counter = counting(rooms)
+        asked = [messages("hello", max_tokens=4), messages("hello", max_tokens=9, stream=True), messages("other"), chat()]
+        counts = [await counter.count(A, each) for each in asked]
+    assert [counted and counted.tokens for counted in counts] == [(21,), (21,), (21,), (14,)]
+    assert len(engine.asked("/v1/messages/count_tokens")) == 2
+
+
 async def test_another_engine_at_the_same_address_counts_anew(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
