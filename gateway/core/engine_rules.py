@@ -18,6 +18,8 @@ class EngineRules:
     spare_blocks: blocks beyond the formula that one sequence may hold (lookahead of a GPU build or of speculation).
     runs_on_when_left: a plain (not streamed) request runs to its end although its client has gone (llama.cpp).
     fair_share_tokens: prompt + output that one uncapped request gets where slots share one cache; None: no such rule.
+    queues_prompts: of many prompts in one body of embeddings it begins those that its cache has room for, and the others
+    later, so that the body needs no more than there is. Otherwise they may all be begun at once, seats permitting.
     """
 
     absent_completions_cap: int | None = None
@@ -27,3 +29,4 @@ class EngineRules:
     spare_blocks: int = 0
     runs_on_when_left: bool = False
     fair_share_tokens: int | None = None
+    queues_prompts: bool = False

@@ -71,6 +71,14 @@ class PromptCount:
         return sum(count for count in self.tokens if count is not None)
 
 
+def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:
+    """What an engine's own count of the prompts is worth: exact, or a close bound where it is known to differ a little."""
+    slack_tokens = request.countable.slack_tokens
+    if not slack_tokens:
+        return PromptCount(tokens, CountKind.EXACT)
+    return PromptCount(tuple(count + slack_tokens for count in tokens), CountKind.BOUND_ONLY)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """blocks, seats: what is held. demand: tokens behind it. cap_to_write: output tokens per sequence, None: none.
@@ -132,13 +140,13 @@ def make_offer(
     cap = effective_cap(request, rules)
     context = weighing.max_context
     if cap is None and default_output.require:
-        text = "this gateway requires an output cap: set max_tokens"
-        return Unfit(RejectReason.INVALID_REQUEST, text, "max_tokens", {}, limit=0)
+        text = f"this gateway requires an output cap: set {request.cap_param}"
+        return Unfit(RejectReason.INVALID_REQUEST, text, request.cap_param, {}, limit=0)
     if context is not None and cap is not None and cap > context and rules.refuses_cap_above_context:
         return Unfit(
             RejectReason.CONTEXT_LENGTH,
-            f"max_tokens is {cap}, but the context of the model is {context} tokens: ask for at most {context - 1}",
-            "max_tokens",
+            f"{request.cap_param} is {cap}, but the context of the model is {context} tokens: ask for at most {context - 1}",
+            request.cap_param,
             {"max_tokens": cap, "context_tokens": context, "reduce_by_tokens": cap - context, "largest_cap": context - 1},
             limit=context,
         )
@@ -172,10 +180,6 @@ class _Sequences:
     @property
     def number(self) -> int:
         return self.samples * len(self.count.tokens)
-
-    @property
-    def prompt_param(self) -> str:
-        return "messages" if self.request.is_chat else "prompt"
 
     def demand(self, cap: int) -> Demand:
         return Demand(tuple(SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens))
@@ -268,13 +272,14 @@ def _too_long(sequences: _Sequences, cap: int | None, context: int) -> Unfit:
     if cap is None or prompt >= context:
         facts["reduce_by_tokens"] = prompt - context + 1
         text = f"the prompt is {prompt} tokens, but the context is {context}: shorten it by at least {prompt - context + 1}"
-        return Unfit(RejectReason.CONTEXT_LENGTH, text, sequences.prompt_param, facts, limit=context)
+        return Unfit(RejectReason.CONTEXT_LENGTH, text, sequences.request.prompt_param, facts, limit=context)
     facts |= {"max_tokens": cap, "reduce_by_tokens": prompt + cap - context}
+    param = sequences.request.cap_param
     text = (
-        f"prompt ({prompt}) and max_tokens ({cap}) together pass the context of {context} tokens by"
-        f" {prompt + cap - context}: the largest max_tokens that fits is {largest_cap}"
+        f"prompt ({prompt}) and {param} ({cap}) together pass the context of {context} tokens by"
+        f" {prompt + cap - context}: the largest {param} that fits is {largest_cap}"
     )
-    return Unfit(RejectReason.CONTEXT_LENGTH, text, "max_tokens", facts, limit=context)
+    return Unfit(RejectReason.CONTEXT_LENGTH, text, param, facts, limit=context)
 
 
 def _too_large(sequences: _Sequences, cap: int, budget: Budget) -> Unfit:
@@ -290,16 +295,16 @@ def _too_large(sequences: _Sequences, cap: int, budget: Budget) -> Unfit:
         "sequences": number,
         "largest_cap": largest_cap,
     }
-    param = sequences.prompt_param
+    param, cap_param = sequences.request.prompt_param, sequences.request.cap_param
     if largest_cap:
-        param = "max_tokens"
+        param = cap_param
         facts["reduce_by_tokens"] = cap - largest_cap
-        cure = f"the largest max_tokens that fits is {largest_cap}"
+        cure = f"the largest {cap_param} that fits is {largest_cap}"
     elif (fitting := sequences.weighing.tokens_within(budget.blocks, number)) > 1:
         facts["reduce_by_tokens"] = prompt + 1 - fitting
-        cure = f"no max_tokens makes it fit: shorten the prompt by {prompt + 1 - fitting} tokens"
+        cure = f"no {cap_param} makes it fit: shorten the prompt by {prompt + 1 - fitting} tokens"
     else:
-        cure = "no max_tokens makes it fit" + (": ask for fewer sequences" if number > 1 else "")
+        cure = f"no {cap_param} makes it fit" + (": ask for fewer sequences" if number > 1 else "")
     many = f" in each of {number} sequences" if number > 1 else ""
     text = (
         f"this request may need {need_blocks} KV blocks (prompt {prompt} + output {cap} tokens{many}),"

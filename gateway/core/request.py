@@ -70,11 +70,16 @@ class Countable:
     chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions.
     texts: one raw JSON string per text prompt of a completions body, in order; prompts sent as ids are not here.
     anthropic: the members of a Messages body that an engine's own count_tokens reads, None for other dialects.
+    responses: the members of a Responses body that an engine's own input_tokens reads, None for other dialects; `chat` is
+    then the chat that vLLM renders such a body as, None where that is not known.
+    slack_tokens: by how much the count of `chat` may differ from the truth; 0: not at all.
     """
 
     chat: Mapping[str, bytes] | None = None
     texts: tuple[bytes, ...] = ()
     anthropic: Mapping[str, bytes] | None = None
+    responses: Mapping[str, bytes] | None = None
+    slack_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class InferenceRequest:
     n, best_of: samples of each prompt; which of them counts is the engine's rule (core/engine_rules.py).
     cap_tokens: the output cap of one sequence, None unless cap is SET.
     affinity: what placement hashes: the session key if there is one, else the start of the prompt.
+    is_prompt_only: the prompts are read and nothing is written (embeddings); the cap is then 1, which adds no token.
+    prompt_name, cap_param: what the caller's format calls its prompt (None: as OpenAI does) and its output cap.
     """
 
     model: str | None
@@ -97,3 +104,11 @@ class InferenceRequest:
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
     affinity: bytes = b""
     countable: Countable = field(default_factory=Countable)
+    is_prompt_only: bool = False
+    prompt_name: str | None = None
+    cap_param: str = "max_tokens"
+
+    @property
+    def prompt_param(self) -> str:
+        """The member at fault where a prompt is too long."""
+        return self.prompt_name or ("messages" if self.is_chat else "prompt")

@@ -29,14 +29,14 @@ _MEDIA_BY_START = {
     b'"video': ("video", "video_url"),
     b'"file"': ("file",),
 }
-_MEDIA = frozenset(name for names in _MEDIA_BY_START.values() for name in names)
+MEDIA = frozenset(name for names in _MEDIA_BY_START.values() for name in names)
 # No encoder writes plain letters so: whoever does may hide such a key.
 _HIDDEN_LETTERS = tuple(b"\\u00%d" % digit for digit in (4, 5, 6, 7))
 # These are one to three tokens and part of what a template adds for a message anyway.
 _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
 
 # Objects in a large text that are looked at one by one.
-_LOOKED_AT = 20_000
+LOOKED_AT = 20_000
 
 
 # A media part larger than this is not decoded either: its size then is not known (bytes).
@@ -93,9 +93,9 @@ def read_messages(raw: bytes) -> ChatText:
                     # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
                     total += len(msgspec.json.encode(value)) - len(value.encode())
             elif key == "role":
-                total += 0 if isinstance(value, str) and value in _ROLES else _any_bytes(value)
+                total += 0 if isinstance(value, str) and value in _ROLES else member_bytes(value)
             else:
-                total += _any_bytes(value)
+                total += member_bytes(value)
     return ChatText(total, len(messages), len(media), media=tuple(media))
 
 
@@ -111,16 +111,16 @@ def _content(value: Any, media: list[MediaPart]) -> int:
     for part in value:
         if isinstance(part, dict):
             for key, member in part.items():
-                if key in _MEDIA:
+                if key in MEDIA:
                     media.append(media_part(key, member))
                 elif key != "type":
-                    total += _any_bytes(member)
+                    total += member_bytes(member)
         else:
-            total += _any_bytes(part)
+            total += member_bytes(part)
     return total
 
 
-def _any_bytes(value: Any) -> int:
+def member_bytes(value: Any) -> int:
     """A member that a template may print as it is, or write as JSON."""
     if isinstance(value, str):
         # The arguments of a tool call come as a text of JSON; engines parse it, and templates write it anew.
@@ -137,7 +137,7 @@ def _by_length(raw: bytes) -> ChatText:
     growth = 1 if raw.isascii() else MOST_GROWTH
     media: tuple[MediaPart, ...] | None = ()
     media_bytes = 0
-    if _may_hold_media(raw):
+    if may_hold_media(raw):
         media, media_bytes = _large_media(raw)
     return ChatText(
         text_bytes=growth * (len(raw) - media_bytes) + raw.count(b",") + raw.count(b":"),
@@ -153,7 +153,7 @@ def _large_media(raw: bytes) -> tuple[tuple[MediaPart, ...] | None, int]:
 
     Only parts are taken apart, and only media members decoded: a photograph in base64 is megabytes of no text at all.
     """
-    if raw.count(b"{") > _LOOKED_AT or _hides_letters(raw):
+    if raw.count(b"{") > LOOKED_AT or _hides_letters(raw):
         return None, 0
     media: list[MediaPart] = []
     media_bytes = 0
@@ -166,7 +166,7 @@ def _large_media(raw: bytes) -> tuple[tuple[MediaPart, ...] | None, int]:
             return None, 0
         for part in parts:
             for key, member in part.items():
-                if key in _MEDIA:
+                if key in MEDIA:
                     value = bytes(member)
                     media.append(media_part(key, _ANY.decode(value) if len(value) <= _PART_LIMIT_BYTES else None))
                     media_bytes += len(value)
@@ -175,7 +175,7 @@ def _large_media(raw: bytes) -> tuple[tuple[MediaPart, ...] | None, int]:
 
 def _least_bytes(raw: bytes) -> int:
     """Bytes of the texts that the messages have for certain; 0 where there are so many that a look at each takes too long."""
-    if raw.count(b"{") > _LOOKED_AT:
+    if raw.count(b"{") > LOOKED_AT:
         return 0
     contents = [message.content for message in decode(_CONTENTS, raw, param="messages")]
     texts = [bytes(content) for content in contents if content is not msgspec.UNSET]
@@ -183,7 +183,8 @@ def _least_bytes(raw: bytes) -> int:
     return sum((len(text) - 2) // (6 if b"\\" in text else 1) for text in texts if text[:1] == b'"')
 
 
-def _may_hold_media(raw: bytes) -> bool:
+def may_hold_media(raw: bytes) -> bool:
+    """Whether any name of a medium stands in the JSON, as a key or as a value, or may hide there."""
     for start, names in _MEDIA_BY_START.items():
         if start in raw and any(b'"%b"' % name.encode() in raw for name in names):
             return True

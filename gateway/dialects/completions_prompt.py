@@ -1,4 +1,4 @@
-"""The prompts of a completions body: one or many, as texts or as token ids, and vLLM's tensors beside them.
+"""The prompts of a body without messages: one or many, as texts or as token ids, and vLLM's tensors beside them.
 
 Large lists are counted without being read into objects: millions of ids would keep everybody waiting for seconds.
 """
@@ -40,8 +40,8 @@ class Prompts:
     start: bytes
 
 
-def read_prompts(raw: bytes, *, suffix: str | None, embeds: bytes) -> Prompts:
-    """The prompts of a body. raw, embeds: JSON, `null` where absent.
+def read_prompts(raw: bytes, *, suffix: str | None = None, embeds: bytes = b"null", param: str = "prompt") -> Prompts:
+    """The prompts of a body. raw, embeds: JSON, `null` where absent. param: the member that `raw` is the value of.
 
     Raises InvalidRequest for a list that is empty, of mixed kinds, or of too many.
     """
@@ -49,31 +49,31 @@ def read_prompts(raw: bytes, *, suffix: str | None, embeds: bytes) -> Prompts:
     suffix_bytes = text_bytes(suffix or "")
     if len(raw) > COUNT_BYTES and raw[:1] == b"[":
         if b'"' not in raw:
-            return Prompts((*_count_ids(raw), *beside), (), _start_of_ids(raw))
-        _refuse_many(_count_strings(raw), "prompt")
-        return _of_texts(decode(_TEXTS, raw, param="prompt"), suffix_bytes, beside)
-    prompt = decode(_PROMPT, raw, param="prompt")
+            return Prompts((*_count_ids(raw, param), *beside), (), _start_of_ids(raw))
+        _refuse_many(_count_strings(raw), param)
+        return _of_texts(decode(_TEXTS, raw, param=param), suffix_bytes, beside, param)
+    prompt = decode(_PROMPT, raw, param=param)
     if prompt is None:
         if not beside:
-            raise InvalidRequest("prompt is missing.", param="prompt")
+            raise InvalidRequest(f"{param} is missing.", param=param)
         return Prompts(beside, (), b"")
     if isinstance(prompt, str):
-        return _of_texts([prompt], suffix_bytes, beside)
+        return _of_texts([prompt], suffix_bytes, beside, param)
     if not prompt:
-        raise InvalidRequest("prompt is an empty list.", param="prompt")
+        raise InvalidRequest(f"{param} is an empty list.", param=param)
     texts = [entry for entry in prompt if isinstance(entry, str)]
     if len(texts) == len(prompt):
-        return _of_texts(texts, suffix_bytes, beside)
+        return _of_texts(texts, suffix_bytes, beside, param)
     lists = [entry for entry in prompt if isinstance(entry, list)]
     if len(lists) == len(prompt):
-        return Prompts((*_of_lists([len(ids) for ids in lists]), *beside), (), _start_of_ids(raw))
+        return Prompts((*_of_lists([len(ids) for ids in lists], param), *beside), (), _start_of_ids(raw))
     if texts or lists:
-        raise InvalidRequest("prompt mixes texts, token ids and lists of token ids.", param="prompt")
+        raise InvalidRequest(f"{param} mixes texts, token ids and lists of token ids.", param=param)
     return Prompts((Prompt(text_bytes=0, token_ids=len(prompt)), *beside), (), _start_of_ids(raw))
 
 
-def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...]) -> Prompts:
-    _refuse_many(len(texts), "prompt")
+def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...], param: str) -> Prompts:
+    _refuse_many(len(texts), param)
     found = tuple(
         Prompt(
             text_bytes=text_bytes(text) + suffix_bytes,
@@ -84,25 +84,25 @@ def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...]) -
     return Prompts((*found, *beside), tuple(texts), texts[0][:AFFINITY_BYTES].encode())
 
 
-def _of_lists(lengths: Sequence[int]) -> tuple[Prompt, ...]:
-    _refuse_many(len(lengths), "prompt")
+def _of_lists(lengths: Sequence[int], param: str) -> tuple[Prompt, ...]:
+    _refuse_many(len(lengths), param)
     if not all(lengths):
-        raise InvalidRequest("prompt holds an empty list of token ids.", param="prompt")
+        raise InvalidRequest(f"{param} holds an empty list of token ids.", param=param)
     return tuple(Prompt(text_bytes=0, token_ids=length) for length in lengths)
 
 
-def _count_ids(raw: bytes) -> tuple[Prompt, ...]:
+def _count_ids(raw: bytes, param: str) -> tuple[Prompt, ...]:
     """Prompts of a large list without texts: valid JSON made of nothing but digits, commas and brackets holds ids."""
     brackets = raw.translate(None, _OF_IDS)
     if brackets == b"[]":
-        return _of_lists([_ids_in(raw)])
+        return _of_lists([_ids_in(raw)], param)
     if brackets != b"[" + b"[]" * (len(brackets) // 2 - 1) + b"]":
-        raise InvalidRequest("prompt holds what is neither a text nor a token id nor a list of token ids.", param="prompt")
-    _refuse_many(len(brackets) // 2 - 1, "prompt")
-    entries = [bytes(entry) for entry in decode(_ENTRIES, raw, param="prompt")]
+        raise InvalidRequest(f"{param} holds what is neither a text nor a token id nor a list of token ids.", param=param)
+    _refuse_many(len(brackets) // 2 - 1, param)
+    entries = [bytes(entry) for entry in decode(_ENTRIES, raw, param=param)]
     if not all(entry[:1] == b"[" for entry in entries):
-        raise InvalidRequest("prompt mixes texts, token ids and lists of token ids.", param="prompt")
-    return _of_lists([_ids_in(entry) for entry in entries])
+        raise InvalidRequest(f"{param} mixes texts, token ids and lists of token ids.", param=param)
+    return _of_lists([_ids_in(entry) for entry in entries], param)
 
 
 def _ids_in(raw: bytes) -> int:

@@ -1,6 +1,7 @@
 """What OpenAI's answers say, read leniently: nothing here raises, whatever an engine puts where a number should be."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -27,39 +28,40 @@ def read_usage(usage: Any) -> Usage | None:
     """The usage of an answer, None unless both of its counts make sense."""
     if not isinstance(usage, dict):
         return None
-    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
     if prompt is None or output is None:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
     return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=None if cached is None else min(cached, prompt))
 
 
 def usage_of(answer: dict[str, Any]) -> Usage | None:
     """The usage that an answer, or an event of one, carries: as `usage` or, from llama.cpp, in its timings."""
-    return read_usage(answer.get("usage")) or _read_timings(answer.get("timings"))
+    return read_usage(answer.get("usage")) or read_timings(answer.get("timings"))
 
 
-def _read_timings(timings: Any) -> Usage | None:
+def read_timings(timings: Any) -> Usage | None:
     """llama.cpp tells them at the end of every answer, also where no usage was asked for. The prompt: what it computed and
     what it found in its cache."""
     if not isinstance(timings, dict):
         return None
-    computed, cached, output = (_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
+    computed, cached, output = (token_count(timings.get(name)) for name in ("prompt_n", "cache_n", "predicted_n"))
     if computed is None or cached is None or output is None:
         return None
     return Usage(prompt_tokens=computed + cached, output_tokens=output, cached_tokens=cached)
 
 
-def _count(value: Any) -> int | None:
+def token_count(value: Any) -> int | None:
+    """A count that makes sense, None for anything else."""
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else None
 
 
-def last_usage(text: bytes | bytearray) -> Usage | None:
-    """The last usage object in the end of an answer that is too large to decode."""
+def last_usage(text: bytes | bytearray, read: Callable[[Any], Usage | None] = read_usage) -> Usage | None:
+    """The last usage object in a part of an answer that is too large to decode. read: what makes sense of one."""
     found = None
     for match in _USAGE.finditer(text):
-        found = read_usage(decode(match.group(1))) or found
+        found = read(decode(match.group(1))) or found
     return found
 
 
@@ -75,7 +77,7 @@ def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 def token_bytes(choice: dict[str, Any]) -> int:
     """Bytes of text, reasoning and tool calls in a choice, whole or a delta of it; 0 if it carries none."""
-    total = _text(choice.get("text"))
+    total = text_length(choice.get("text"))
     delta = choice.get("delta") or choice.get("message")
     if not isinstance(delta, dict):
         return total
@@ -83,7 +85,7 @@ def token_bytes(choice: dict[str, Any]) -> int:
         if name in _TEXTS:
             # Engines that know reasoning by both of its names send it under both.
             if name != "reasoning_content" or not delta.get("reasoning"):
-                total += _text(value)
+                total += text_length(value)
         elif name == "tool_calls" and isinstance(value, list):
             total += sum(_call_bytes(call.get("function")) for call in value if isinstance(call, dict))
         elif name == "function_call":
@@ -92,10 +94,11 @@ def token_bytes(choice: dict[str, Any]) -> int:
 
 
 def _call_bytes(function: Any) -> int:
-    return _text(function.get("name")) + _text(function.get("arguments")) if isinstance(function, dict) else 0
+    return text_length(function.get("name")) + text_length(function.get("arguments")) if isinstance(function, dict) else 0
 
 
-def _text(value: Any) -> int:
+def text_length(value: Any) -> int:
+    """UTF-8 bytes of a text; 0 for anything else."""
     if not isinstance(value, str):
         return 0
     return len(value) if value.isascii() else len(value.encode())

@@ -129,6 +129,7 @@ class _CapMembers(msgspec.Struct):
     max_tokens: Raw = msgspec.UNSET
     max_completion_tokens: Raw = msgspec.UNSET
     n_predict: Raw = msgspec.UNSET
+    max_output_tokens: Raw = msgspec.UNSET
 
 
 class _UsageMembers(msgspec.Struct):
@@ -197,14 +198,16 @@ def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[s
     return state, cap
 
 
-def write_cap(body: bytes, cap_tokens: int, *, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> bytes:
-    """The body with its cap set: in every member of `obeyed` that stands in it, in `max_tokens` if none does.
+def write_cap(
+    body: bytes, cap_tokens: int, *, obeyed: Sequence[str], also_obeyed: Sequence[str], absent: str = "max_tokens"
+) -> bytes:
+    """The body with its cap set: in every member of `obeyed` that stands in it, in `absent`, one of them, if none does.
 
     A member of `also_obeyed` is lowered to the cap, never raised. No key comes to stand twice: Dynamo refuses that.
     """
     present = _CAP_MEMBERS.decode(body)
     if all(getattr(present, name) is msgspec.UNSET for name in (*obeyed, *also_obeyed)):
-        return json_edit.append_member(body, "max_tokens", b"%d" % cap_tokens)
+        return json_edit.append_member(body, absent, b"%d" % cap_tokens)
     edits: list[tuple[int, int, bytes]] = []
     is_set = False
     for member in json_edit.members(body):
@@ -214,7 +217,7 @@ def write_cap(body: bytes, cap_tokens: int, *, obeyed: Sequence[str], also_obeye
             continue
         edits.append((member.start, member.end, b"%d" % cap_tokens))
     edited = json_edit.replace(body, edits)
-    return edited if is_set else json_edit.append_member(edited, "max_tokens", b"%d" % cap_tokens)
+    return edited if is_set else json_edit.append_member(edited, absent, b"%d" % cap_tokens)
 
 
 def _is_within(value: bytes, cap_tokens: int) -> bool:

@@ -13,12 +13,17 @@ def error_type(status: int) -> str:
     return _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
 
 
+def short_message(message: str) -> str:
+    """The message as it can be written: no half emoji, and not endless."""
+    shown = message if len(message) <= _MESSAGE_CHARS else message[:_MESSAGE_CHARS] + "…"
+    return shown.encode("utf-8", "replace").decode()
+
+
 def error_body(error: ErrorFacts) -> bytes:
     """`{"error": {...}}`, strict JSON in plain ASCII, so that half an emoji in a message cannot break the answer."""
-    message = error.message if len(error.message) <= _MESSAGE_CHARS else error.message[:_MESSAGE_CHARS] + "…"
     members: dict[str, str | int | None] = {
         **error.facts,
-        "message": message.encode("utf-8", "replace").decode(),
+        "message": short_message(error.message),
         "type": error_type(error.status),
         "param": error.param,
         "code": error.code,

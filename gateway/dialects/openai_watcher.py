@@ -8,8 +8,9 @@ from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
 from gateway.dialects.openai_answer import choices_of, decode, is_error, last_usage, token_bytes, usage_of
 from gateway.dialects.sse import EventSplitter, read_event
 
-# Plain answers are read whole up to here; of larger ones, the end is searched for usage (bytes).
+# Plain answers are read whole up to here; of larger ones, the beginning and the end are kept (bytes).
 ANSWER_LIMIT_BYTES = 1 << 20
+ANSWER_HEAD_BYTES = 4 << 10
 ANSWER_TAIL_BYTES = 64 << 10
 
 
@@ -135,9 +136,12 @@ class StreamWatcher:
 
 
 class PlainWatcher:
-    """Keeps a plain answer and reads it at its end. No event can follow it, and it is complete when it ends cleanly."""
+    """Keeps a plain answer and reads it at its end. No event can follow it, and it is complete when it ends cleanly.
 
-    __slots__ = ("_is_oversize", "_kept", "has_error", "hit_cap", "text_bytes", "usage")
+    Of one that is too large to decode, its first and its last bytes are kept. Other formats read it in their own way.
+    """
+
+    __slots__ = ("_head", "_is_oversize", "_kept", "has_error", "hit_cap", "text_bytes", "usage")
 
     token_events = 0
     is_complete = True
@@ -145,6 +149,7 @@ class PlainWatcher:
 
     def __init__(self) -> None:
         self._kept = bytearray()
+        self._head = b""
         self._is_oversize = False
         self.usage: Usage | None = None
         self.text_bytes = 0
@@ -153,18 +158,18 @@ class PlainWatcher:
 
     def feed(self, data: bytes) -> bytes:
         self._kept += data
-        self._is_oversize = self._is_oversize or len(self._kept) > ANSWER_LIMIT_BYTES
+        if len(self._kept) > ANSWER_LIMIT_BYTES and not self._is_oversize:
+            self._is_oversize = True
+            self._head = bytes(self._kept[:ANSWER_HEAD_BYTES])
         if self._is_oversize:
             del self._kept[:-ANSWER_TAIL_BYTES]
         return data
 
     def finish(self) -> bytes:
         if self._is_oversize:
-            self.usage = last_usage(self._kept)
+            self.read_large(self._head, bytes(self._kept))
         else:
-            answer = decode(self._kept)
-            if isinstance(answer, dict):
-                self._see(answer)
+            self.read_answer(decode(self._kept))
         self._kept.clear()
         return b""
 
@@ -172,7 +177,14 @@ class PlainWatcher:
     def usage_missing(self) -> bool:
         return self.usage is None
 
-    def _see(self, answer: dict[str, Any]) -> None:
+    def read_large(self, head: bytes, tail: bytes) -> None:
+        """An answer of which only the beginning and the end were kept."""
+        self.usage = last_usage(tail)
+
+    def read_answer(self, answer: Any) -> None:
+        """The decoded answer, whatever it is; None where it is no JSON."""
+        if not isinstance(answer, dict):
+            return
         self.has_error = is_error(answer)
         self.usage = usage_of(answer)
         for choice in choices_of(answer):

@@ -18,7 +18,7 @@ from typing import Final
 from gateway.backends.counting import ExactCounter
 from gateway.backends.roster import Roster
 from gateway.core.names import BackendName
-from gateway.core.offer import CountKind, PromptCount
+from gateway.core.offer import CountKind, PromptCount, counted
 from gateway.core.request import InferenceRequest
 from gateway.tokens.local import LocalTokenizer
 
@@ -99,7 +99,8 @@ class Counting:
         )
 
     async def _ask(self, backend: BackendName, request: InferenceRequest) -> PromptCount | None:
-        local = self._local.get(backend)
+        # Responses are begun with a token of their own, which a chat's tokenizer leaves to the template.
+        local = self._local.get(backend) if request.countable.responses is None else None
         tokens = await local.count(request) if local is not None else None
         if tokens is not None and self._agreed.get(backend, 0) < _PROVEN and _is_counted_alike(request):
             by_engine = await self._engines.count(backend, request)
@@ -109,16 +110,16 @@ class Counting:
         if tokens is not None and backend in self._local:
             return PromptCount(tokens, CountKind.EXACT, counted_by=backend)
         tokens = await self._engines.count(backend, request)
-        return None if tokens is None else PromptCount(tokens, CountKind.EXACT)
+        return None if tokens is None else counted(request, tokens)
 
     def _key(self, backend: BackendName, request: InferenceRequest) -> _Key | None:
         countable = request.countable
         parts = list(countable.texts)
-        for members in (countable.chat, countable.anthropic):
+        formats = {b"chat": countable.chat, b"anthropic": countable.anthropic, b"responses": countable.responses}
+        for format_name, members in formats.items():
             # The same members may be rendered differently by the route of another format.
             if members is not None:
-                parts += [b"anthropic" if members is countable.anthropic else b"chat"]
-                parts += [part for name, raw in sorted(members.items()) for part in (name.encode(), raw)]
+                parts += [format_name, *(part for name, raw in sorted(members.items()) for part in (name.encode(), raw))]
         if not parts or sum(map(len, parts)) > _HASHED_BYTES:
             return None
         digest = hashlib.blake2b(digest_size=16)

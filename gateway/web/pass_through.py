@@ -21,7 +21,16 @@ from gateway.web.running import shutting_down
 from gateway.web.upload import BodySpace, read_upload
 from gateway.web.upstream import Upstream
 
-OPEN_PATHS: Final = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens", "/version"})
+OPEN_PATHS: Final = frozenset(
+    {
+        "/tokenize",
+        "/detokenize",
+        "/v1/chat/completions/input_tokens",
+        "/v1/messages/count_tokens",
+        "/v1/responses/input_tokens",
+        "/version",
+    }
+)
 
 
 async def pass_through(rooms: Rooms, scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -7,6 +7,7 @@ depends on it.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gateway.backends.capacity import Capacity
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
@@ -14,6 +15,7 @@ from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
 from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
 from gateway.core.outcomes import RejectReason
+from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
@@ -89,11 +91,13 @@ def _refuse_overlong(views: list[BackendView], request: InferenceRequest) -> Non
     contexts = [view.capacity.weighing.max_context for view in views if view.capacity is not None]
     least = max(map(prompt_least, request.prompts), default=0)
     known = [context for context in contexts if context is not None]
-    if len(known) == len(contexts) and known and least >= max(known):
+    # Where something is written as well, one token of the context is its.
+    most = max(known, default=0) - (0 if request.is_prompt_only else 1)
+    if len(known) == len(contexts) and known and least > most:
         raise InvalidRequest(
             f"the prompt is at least {least} tokens by its size, but the context is {max(known)}",
             reason=RejectReason.CONTEXT_LENGTH,
-            param="messages" if request.is_chat else "prompt",
+            param=request.prompt_param,
             facts={"context_tokens": max(known)},
         )
 
@@ -172,23 +176,30 @@ def _offers(
     count_first: list[BackendView] = []
     for view in views:
         assert view.capacity is not None
-        found = make_offer(
-            request,
-            count,
-            rules=view.capacity.rules,
-            weighing=view.capacity.weighing,
-            budget=view.capacity.budget,
-            default_output=choices.default_output,
-            overlong=choices.overlong,
-        )
-        match found:
-            case Offer():
-                offers[view.name] = found
-            case Unfit():
+        match _offer_of(view.capacity, request, count, choices):
+            case Offer() as offer:
+                offers[view.name] = offer
+            case Unfit() as found:
                 unfit.append(found)
             case CountFirst():
                 count_first.append(view)
     return offers, unfit, count_first
+
+
+def _offer_of(
+    capacity: Capacity, request: InferenceRequest, count: PromptCount, choices: Choices
+) -> Offer | CountFirst | Unfit:
+    if request.is_prompt_only:
+        return make_prompt_offer(request, count, rules=capacity.rules, weighing=capacity.weighing, budget=capacity.budget)
+    return make_offer(
+        request,
+        count,
+        rules=capacity.rules,
+        weighing=capacity.weighing,
+        budget=capacity.budget,
+        default_output=choices.default_output,
+        overlong=choices.overlong,
+    )
 
 
 def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceRequest) -> Offer:

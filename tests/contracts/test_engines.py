@@ -161,10 +161,18 @@ CHAT = InferenceRequest(
 TEXTS = InferenceRequest(
     "m", (Prompt(3), Prompt(4)), CapState.ABSENT, None, is_chat=False, countable=Countable(texts=(b'"abc"', b'"d\\u00e9"'))
 )
+RESPONSES = InferenceRequest(
+    "m",
+    (Prompt(20),),
+    CapState.ABSENT,
+    None,
+    is_chat=True,
+    countable=Countable(chat={"messages": b"[]"}, responses={"input": b'"\\u00e9"'}),
+)
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize(("request_", "calls"), [(CHAT, 1), (TEXTS, 2)])
+@pytest.mark.parametrize(("request_", "calls"), [(CHAT, 1), (TEXTS, 2), (RESPONSES, 1)])
 def test_it_asks_one_question_for_each_prompt_in_strict_json_or_none_at_all(
     name: str, request_: InferenceRequest, calls: int
 ) -> None:

@@ -11,7 +11,8 @@ from gateway.core.engine_rules import EngineRules
 from gateway.core.errors import InvalidRequest
 from gateway.core.geometry import Weighing
 from gateway.core.ledger import Budget
-from gateway.core.offer import CountKind, DefaultOutput, Offer, Overlong, PromptCount, Unfit, make_offer
+from gateway.core.offer import CountFirst, CountKind, DefaultOutput, Offer, Overlong, PromptCount, Unfit, make_offer
+from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import CapState, InferenceRequest
 from gateway.dialects.dialect import Dialect, ErrorFacts
 from gateway.web.weigh import bound_of
@@ -34,6 +35,35 @@ SAMPLES: dict[str, list[bytes]] = {
 {"prompt":[1,2,3],"max_tokens":0,"echo":true,"suffix":"x","logprobs":1,"prompt_cache_key":"k"}
 {"prompt":[[1],[2,3]],"max_completion_tokens":9,"n_predict":4,"stream":false,"n_cmpl":2}
 {"prompt":null,"prompt_embeds":["AAAA"],"max_tokens":3,"stream":true,"stream_options":{"include_usage":true}}
+""".strip().split(b"\n"),
+    "/v1/responses": rb"""
+{"model":"m","input":"hi","max_output_tokens":16}
+{"input":[{"role":"user","content":"caf\u00e9"}],"instructions":"be brief","stream":true,"reasoning":{"effort":"low"}}
+{"input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"x"},{"type":"input_image","image_url":"d"}]}]}
+{"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a\":1}"},{"type":"function_call_output","output":"o"}]}
+{"input":[{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"a"}]},{"role":"assistant","content":"b"}]}
+{"input":"a","tools":[{"type":"function","name":"f","parameters":{"type":"object"}}],"max_output_tokens":null,"n_predict":-1}
+{"input":"a","tools":[{"type":"web_search_preview"}],"max_output_tokens":3,"max_completion_tokens":9,"max_tokens":2,"n":2}
+{"input":[{"type":"item_reference","id":"x"}],"previous_response_id":"r","truncation":"auto","store":false,"background":null}
+{"input":[{"role":"assistant","type":"message","content":[{"type":"output_text","text":"b"}],"status":"incomplete"}],"text":{}}
+{"input":"\ud83d\ude00","max_output_tokens":1,"max_output_tokens":2,"temperature":0.5,"top_k":3,"prompt_cache_key":"k"}
+""".strip().split(b"\n"),
+    "/v1/embeddings": rb"""
+{"model":"m","input":"hi"}
+{"input":["a","caf\u00e9",""],"encoding_format":"base64","dimensions":8,"user":"u"}
+{"input":[1,2,3],"truncate_prompt_tokens":2}
+{"input":[[1],[2,3]],"max_tokens":5}
+{"messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"a":1}}
+{"input":[[{"role":"user","content":[{"type":"text","text":"x"}]}],[{"content":"y"}]],"padding":"max_length"}
+{"input":"a","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"d"}}]}],"stream":true}
+""".strip().split(b"\n"),
+    "/completion": rb"""
+{"model":"m","prompt":"once","n_predict":16}
+{"prompt":["a","b"],"n":2,"n_predict":-1,"stream":true,"cache_prompt":true}
+{"prompt":[1,"a",3],"n_predict":0,"max_tokens":5,"id_slot":1}
+{"prompt":[[1],[2,"x"],"y"],"max_completion_tokens":9,"n_predict":null,"n_cmpl":2}
+{"prompt":{"prompt_string":"caf\u00e9","multimodal_data":["AA"]},"response_fields":["content"],"n_predict":3,"n_predict":4}
+{"prompt":[{"prompt_string":"a"},[]],"samplers":["top_k"],"temperature":0.5,"max_tokens":2147483647}
 """.strip().split(b"\n"),
     "/v1/messages": rb"""
 {"model":"m","max_tokens":16,"messages":[{"role":"user","content":"hi"}]}
@@ -62,6 +92,13 @@ _MEMBERS: dict[str, st.SearchStrategy[Any]] = {
     "stream_options": st.sampled_from([None, {}, {"include_usage": True}, {"include_usage": False}, {"x": 1}, [], True]),
     "max_tokens": _CAPS,
     "max_completion_tokens": _CAPS,
+    "max_output_tokens": _CAPS,
+    "instructions": st.none() | _TEXT | st.just(7),
+    "background": st.sampled_from([None, False, True, 1]),
+    "truncation": st.sampled_from([None, "auto", "disabled", 7]),
+    "truncate_prompt_tokens": st.sampled_from([None, 5, -1]),
+    "previous_response_id": st.sampled_from([None, "r"]),
+    "reasoning": st.sampled_from([None, {"effort": "low"}, {"effort": 7}, []]),
     "n_predict": _CAPS,
     "n": st.sampled_from([None, 0, 1, 3, 16_384, 16_385, "2"]),
     "n_cmpl": st.sampled_from([None, 1, 2]),
@@ -99,13 +136,50 @@ _TURNS = st.lists(
     ),
     max_size=3,
 )
+_ITEM = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(
+            ["message", "function_call", "function_call_output", "reasoning", "item_reference", "input_image", "x", 3]
+        ),
+        "role": st.sampled_from(["user", "assistant", "system", "developer", "x", None]),
+        "content": _CONTENT
+        | st.lists(
+            st.fixed_dictionaries(
+                {"type": st.sampled_from(["input_text", "output_text", "reasoning_text", "input_image", "input_file"])},
+                optional={"text": _TEXT, "image_url": _JSON, "file_id": _TEXT},
+            ),
+            max_size=2,
+        ),
+        "output": _JSON,
+        "summary": _JSON,
+        "arguments": _TEXT,
+        "call_id": _TEXT,
+        "name": _TEXT,
+        "status": st.sampled_from(["completed", "incomplete", None]),
+        "encrypted_content": _JSON,
+    },
+)
+_ITEMS = _TEXT | st.lists(_ITEM | _JSON, max_size=4) | _JSON
+_NATIVE = st.recursive(
+    st.integers(-1, 9) | _TEXT | st.fixed_dictionaries({"prompt_string": _TEXT}, optional={"multimodal_data": _JSON}),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=6,
+)
 _PROMPTS = st.none() | _TEXT | st.lists(st.integers(-1, 9) | _TEXT | st.lists(st.integers(0, 9), max_size=3), max_size=4)
 
 
 @st.composite
 def grammar(draw: st.DrawFn, path: str) -> bytes:
     """A body of that route: members of the right names with right and wrong values, in any order, some of them twice."""
-    said = {"/v1/completions": ("prompt", _PROMPTS), "/v1/messages": ("messages", _TURNS)}.get(path, ("messages", _MESSAGES))
+    said = {
+        "/v1/chat/completions": ("messages", _MESSAGES),
+        "/v1/completions": ("prompt", _PROMPTS),
+        "/v1/messages": ("messages", _TURNS),
+        "/v1/responses": ("input", _ITEMS),
+        "/v1/embeddings": ("input", _PROMPTS | _MESSAGES | st.lists(_MESSAGES, max_size=2)),
+        "/completion": ("prompt", _NATIVE),
+    }[path]
     pairs: list[tuple[str, Any]] = [(said[0], draw(said[1]))]
     pairs += [(key, draw(_MEMBERS[key])) for key in draw(st.lists(st.sampled_from(sorted(_MEMBERS)), max_size=7))]
     pairs = draw(st.permutations(pairs))
@@ -117,7 +191,11 @@ def grammar(draw: st.DrawFn, path: str) -> bytes:
 # Whoever reads numbers as texts is stopped by none of them.
 _READER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
 _BUDGET = Budget(1_000, 50, 64)
-_RULES = (EngineRules(), EngineRules(16, True, True, True, 1), EngineRules(has_best_of=False, fair_share_tokens=512))
+_RULES = (
+    EngineRules(),
+    EngineRules(16, True, True, True, 1, queues_prompts=True),
+    EngineRules(has_best_of=False, fair_share_tokens=512),
+)
 
 
 def check_body(dialect: Dialect, body: bytes) -> None:
@@ -141,29 +219,39 @@ def check_refusal(dialect: Dialect, error: InvalidRequest, body: bytes) -> None:
     assert "\n" not in error.message
 
 
-# The members of each format that hold its cap, the strongest first, and whether it knows samples and asks for usage.
+# The members of each format that hold its cap, the strongest first.
 _CAPS_OF = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
     "/v1/completions": ("max_tokens",),
     "/v1/messages": ("max_tokens",),
+    "/v1/responses": ("max_output_tokens",),
+    "/completion": ("n_predict", "max_completion_tokens", "max_tokens"),
 }
-_OPENAI = frozenset(("/v1/chat/completions", "/v1/completions"))
+# Those beside them that some engine obeys and a written cap may lower, and the one that is written where none stands.
+_LOWERED = {
+    "/v1/chat/completions": ("n_predict",),
+    "/v1/completions": ("max_completion_tokens", "n_predict"),
+    "/v1/responses": ("max_completion_tokens", "n_predict"),
+}
+_WRITTEN = {"/v1/responses": "max_output_tokens", "/completion": "n_predict"}
+_WITH_SAMPLES = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/completion"))
+_ASKS_USAGE = frozenset(("/v1/chat/completions", "/v1/completions"))
 
 
 def check_request(dialect: Dialect, request: InferenceRequest, asked: dict[str, Any]) -> None:
     """What was read is what another reader finds in the same bytes."""
     assert request.model == asked.get("model")
-    assert request.stream is (asked.get("stream") is True)
+    assert request.stream is (asked.get("stream") is True and not request.is_prompt_only)
     assert request.prompts
     assert request.n >= 1
     assert request.best_of >= 1
-    assert request.n >= (int(asked.get("n") or 1) if dialect.path in _OPENAI else 1)
+    assert request.n >= (int(asked.get("n") or 1) if dialect.path in _WITH_SAMPLES else 1)
     assert (request.cap is CapState.SET) == (request.cap_tokens is not None)
-    if request.cap_tokens is not None:
+    if request.cap_tokens is not None and not request.is_prompt_only:
         obeyed = next(asked[name] for name in _CAPS_OF[dialect.path] if asked.get(name) is not None)
         assert request.cap_tokens >= int(obeyed)
         assert 1 <= request.cap_tokens < 2**31
-    options = asked.get("stream_options") if dialect.path in _OPENAI else None
+    options = asked.get("stream_options") if dialect.path in _ASKS_USAGE else None
     assert request.wants_usage is (isinstance(options, dict) and options.get("include_usage") is True)
     assert len(request.affinity) <= 1_024 * 4
 
@@ -174,15 +262,20 @@ def check_offers(request: InferenceRequest) -> None:
     for rules in _RULES:
         for context in (None, 128, 4_096):
             for count in (bound, PromptCount(tuple(7 for _ in bound.tokens), CountKind.EXACT)):
-                offer = make_offer(
-                    request,
-                    count,
-                    rules=rules,
-                    weighing=Weighing(16, context, None, rules.spare_blocks),
-                    budget=_BUDGET,
-                    default_output=DefaultOutput(),
-                    overlong=Overlong.PASS,
-                )
+                weighing = Weighing(16, context, None, rules.spare_blocks)
+                offer: Offer | CountFirst | Unfit
+                if request.is_prompt_only:
+                    offer = make_prompt_offer(request, count, rules=rules, weighing=weighing, budget=_BUDGET)
+                else:
+                    offer = make_offer(
+                        request,
+                        count,
+                        rules=rules,
+                        weighing=weighing,
+                        budget=_BUDGET,
+                        default_output=DefaultOutput(),
+                        overlong=Overlong.PASS,
+                    )
                 if isinstance(offer, Offer):
                     assert 1 <= offer.blocks <= _BUDGET.blocks
                     assert offer.seats >= 1
@@ -198,15 +291,18 @@ def check_offers(request: InferenceRequest) -> None:
 def check_edits(dialect: Dialect, request: InferenceRequest, body: bytes, asked: dict[str, Any]) -> None:
     """Edits change what they are for and nothing else."""
     capped = dialect.write_cap(body, 7)
+    if request.is_prompt_only:
+        assert capped is body
+        return
     changed = _READER.decode(capped.decode())
-    caps = {"max_tokens", "max_completion_tokens", "n_predict"} if dialect.path in _OPENAI else {"max_tokens"}
+    caps = {*_CAPS_OF[dialect.path], *_LOWERED.get(dialect.path, ())}
     assert {key: value for key, value in changed.items() if key not in caps} == {
         key: value for key, value in asked.items() if key not in caps
     }
     again = dialect.read_request(capped)
     assert again.cap_tokens == 7, (again.cap_tokens, capped)
     if request.cap is not CapState.SET:
-        assert set(changed) - set(asked) <= {"max_tokens"}
+        assert set(changed) - set(asked) <= {_WRITTEN.get(dialect.path, "max_tokens")}
     if request.stream and not request.wants_usage:
         asking = dialect.ask_usage(body)
         if asking is not body:

@@ -11,7 +11,7 @@ Token counts are `count_tokens`: a quarter of the UTF-8 bytes, rounded up; four 
 chat prompt; a list of ids counts itself. `/tokenize` and `usage` say the same figures. `engine.preemptions`,
 `engine.foreign_blocks` and the capacity fields show up in `/metrics` and may be changed while it runs.
 Routes: /health, /version, /v1/models, /metrics, /tokenize, /v1/chat/completions, /v1/completions, /v1/messages with its
-count_tokens; anything else is 404.
+count_tokens, /v1/responses, /v1/embeddings; anything else is 404.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from support import fake_messages
+from support import fake_messages, fake_responses
 from support.fake_upstream import Behaviour, FakeExchange, Header, SeenRequest, chunk, head
 
 JSON: Header = (b"content-type", b"application/json")
@@ -107,7 +107,11 @@ class FakeEngine:
             case b"POST", fake_messages.COUNT_PATH:
                 count = count_tokens(fake_messages.chat_of(json.loads(await exchange.body())))
                 await self._send_json(exchange, {"input_tokens": count})
-            case b"POST", "/v1/chat/completions" | "/v1/completions" | fake_messages.PATH:
+            case b"POST", fake_responses.EMBEDDINGS_PATH:
+                prompts = _prompts_of(json.loads(await exchange.body())["input"])
+                answer = fake_responses.embeddings(self.model, prompts, sum(map(count_tokens, prompts)))
+                await self._send_json(exchange, answer)
+            case b"POST", "/v1/chat/completions" | "/v1/completions" | fake_messages.PATH | fake_responses.PATH:
                 await self._complete(exchange, self.shape)
             case _:
                 await self._send_json(exchange, {"detail": "Not Found"}, status=404)
@@ -122,13 +126,16 @@ class FakeEngine:
         if is_messages and not isinstance(asked.get("max_tokens"), int):
             await self._send_error(exchange, 400, "Bad Request", "1 validation error: body.max_tokens")
             return
-        chat = fake_messages.chat_of(asked) if is_messages else asked.get("messages")
+        is_responses = exchange.request.target.startswith(fake_responses.PATH.encode())
+        chat = asked.get("messages")
+        if is_messages or is_responses:
+            chat = fake_messages.chat_of(asked) if is_messages else fake_responses.chat_of(asked)
         prompts = [chat] if chat is not None else _prompts_of(asked["prompt"])
         prompt_tokens = sum(map(count_tokens, prompts))
         longest = max(map(count_tokens, prompts))
-        cap = asked.get("max_completion_tokens") or asked.get("max_tokens")
+        cap = asked.get("max_completion_tokens") or asked.get("max_output_tokens") or asked.get("max_tokens")
         if cap is None:
-            cap = 16 if not is_chat and "max_tokens" not in asked else self.max_model_len
+            cap = 16 if not is_chat and not is_responses and "max_tokens" not in asked else self.max_model_len
         if cap > self.max_model_len or longest >= self.max_model_len:
             text = f"This model's maximum context length is {self.max_model_len} tokens; prompt {longest}, max_tokens {cap}."
             await self._send_error(exchange, 400, "BadRequestError", text)
@@ -143,18 +150,20 @@ class FakeEngine:
         }
         answer = _Answer(self.model, is_chat, choices, produced, shape.text, finish, usage)
         messages = fake_messages.MessagesAnswer(self.model, prompt_tokens, produced, shape.text, finish == "length")
+        responses = fake_responses.ResponsesAnswer(self.model, prompt_tokens, produced, shape.text, finish == "length")
         key = id(exchange.request)
         self._running[key] = prompt_tokens
         try:
             await asyncio.sleep(shape.first_gap_s)
-            if is_messages and asked.get("stream"):
-                await self._stream_messages(exchange, messages, shape)
+            if (is_messages or is_responses) and asked.get("stream"):
+                await self._stream_events(exchange, (messages if is_messages else responses).events(), shape)
             elif asked.get("stream"):
                 options = asked.get("stream_options") or {}
                 await self._stream(exchange, answer, shape, wants_usage=bool(options.get("include_usage")))
             else:
                 await asyncio.sleep(shape.gap_s * produced)
-                await self._send_json(exchange, messages.whole() if is_messages else answer.whole())
+                whole = messages.whole() if is_messages else responses.whole() if is_responses else answer.whole()
+                await self._send_json(exchange, whole)
         finally:
             del self._running[key]
 
@@ -168,10 +177,10 @@ class FakeEngine:
             await exchange.send(chunk(b"data: " + json.dumps(event).encode() + b"\n\n"))
         await exchange.send(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
-    async def _stream_messages(self, exchange: FakeExchange, answer: fake_messages.MessagesAnswer, shape: Shape) -> None:
+    async def _stream_events(self, exchange: FakeExchange, events: Iterator[tuple[bytes, int]], shape: Shape) -> None:
         fields = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"transfer-encoding", b"chunked")]
         await exchange.send(head(200, fields))
-        for event, tokens in answer.events():
+        for event, tokens in events:
             await asyncio.sleep(shape.gap_s * tokens)
             self._running[id(exchange.request)] += tokens
             await exchange.send(chunk(event))

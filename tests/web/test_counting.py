@@ -172,3 +172,28 @@ async def test_far_fewer_tokens_are_the_engines_doing_once_the_tokenizer_has_pro
         assert kept is not None
         assert kept.counted_by == A
         assert not proven.compare(A, 500, 501, truncated=False)
+
+
+def responses(items: object = "hello", **members: object) -> InferenceRequest:
+    return DIALECTS["/v1/responses"].read_request(json.dumps({"input": items, **members}).encode())
+
+
+async def test_a_responses_body_is_the_engines_to_count_and_is_never_taken_for_a_chat(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    local = Local(14)
+    async with open_rooms({"a": engine}) as rooms:
+        counter = counting(rooms, local)
+        assert await counter.count(A, responses(max_output_tokens=5)) == EXACT_14
+        assert await counter.count(A, responses(max_output_tokens=9)) == EXACT_14
+        assert len(engine.asked("/tokenize")) == 1
+        await counter.count(A, chat())
+        assert local.asked == 1
+
+
+async def test_calls_in_a_responses_body_leave_a_close_bound(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    async with open_rooms({"a": engine}) as rooms:
+        counted = await counting(rooms).count(A, responses([call]))
+    assert counted is not None
+    assert (counted.kind, counted.tokens) == (CountKind.BOUND_ONLY, (14 + responses([call]).countable.slack_tokens,))

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.web.pass_through import pass_through
+from gateway.web.pass_through import OPEN_PATHS, pass_through
 from gateway.web.rooms import Rooms
 from support.asgi_caller import Caller
 from support.engine_scripts import script_vllm
@@ -29,6 +29,15 @@ async def test_an_answer_passes_as_it_came(engine: ScriptedEngine) -> None:
     assert caller.body == engine.answers["/tokenize"].body
     assert caller.is_finished
     assert engine.asked("/tokenize")[-1].body == b'{"prompt": "x"}'
+
+
+@pytest.mark.parametrize("path", sorted(OPEN_PATHS))
+async def test_what_only_counts_passes_without_a_hold(engine: ScriptedEngine, path: str) -> None:
+    script_vllm(engine)
+    engine.json(path, {"input_tokens": 7})
+    async with open_rooms({"a": engine}) as rooms:
+        caller = await passed(rooms, Caller(path, body=b'{"model":"tiny","input":"a"}'))
+    assert (caller.status, json.loads(caller.body)) == (200, {"input_tokens": 7})
 
 
 async def test_the_path_goes_on_as_it_was_written(engine: ScriptedEngine) -> None:

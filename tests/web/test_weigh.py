@@ -55,6 +55,40 @@ async def test_a_bound_that_would_refuse_is_counted_exactly_first(engine: Script
     assert weighed.needs[A].worst_blocks == 4  # 14 + 100 - 1 tokens in blocks of 32
 
 
+async def test_a_count_that_may_be_off_by_a_little_is_a_close_bound(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    countable = Countable(chat={"messages": b"[]"}, responses={"input": b"[]"}, slack_tokens=32)
+    async with open_rooms({"a": engine}) as rooms:
+        weighed = await weigh(rooms, await pool_of(rooms), replace(chat(5000), countable=countable))
+    assert weighed.count == PromptCount((14 + 32,), CountKind.BOUND_ONLY)
+    assert weighed.needs[A].worst_blocks == 5  # 46 + 100 - 1 tokens in blocks of 32
+
+
+def embeddings(*token_ids: int) -> InferenceRequest:
+    return InferenceRequest(
+        "tiny",
+        tuple(Prompt(0, token_ids=tokens) for tokens in token_ids),
+        CapState.SET,
+        1,
+        is_chat=False,
+        is_prompt_only=True,
+        prompt_name="input",
+    )
+
+
+async def test_prompts_that_are_only_read_may_fill_the_context_and_wait_within_vllm(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        pool = await pool_of(rooms)
+        whole = await weigh(rooms, pool, embeddings(1024))
+        many = await weigh(rooms, pool, embeddings(*[300] * 200))
+        with pytest.raises(InvalidRequest) as refused:
+            await weigh(rooms, pool, embeddings(5, 1025))
+    assert whole.needs[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
+    assert many.needs[A].worst_blocks == 64
+    assert (refused.value.reason, refused.value.param) == (RejectReason.CONTEXT_LENGTH, "input")
+
+
 async def test_where_no_count_can_be_had_the_engine_decides(engine: ScriptedEngine) -> None:
     script_dynamo(engine)
     async with open_rooms({"a": engine}) as rooms:

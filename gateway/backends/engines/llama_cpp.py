@@ -69,6 +69,8 @@ class LlamaCpp:
     def count_calls(self, request: InferenceRequest) -> tuple[CountCall, ...] | None:
         if request.countable.anthropic is not None:
             return count_messages(request.countable.anthropic, request.model)
+        if request.countable.responses is not None:
+            return (CountCall("/v1/responses/input_tokens", json_object(dict(request.countable.responses)), _read_chat_count),)
         chat = request.countable.chat
         if chat is not None:
             return (CountCall("/v1/chat/completions/input_tokens", json_object(dict(chat)), _read_chat_count),)

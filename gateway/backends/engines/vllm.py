@@ -103,6 +103,7 @@ class Vllm:
                 refuses_cap_above_context=True,
                 has_best_of=_release(version) < _WITHOUT_BEST_OF,
                 takes_include_usage=True,
+                queues_prompts=True,
                 spare_blocks=spare_blocks,
             ),
             answer_lengths=_answer_lengths(page),

@@ -3,6 +3,7 @@
 from gateway.backends.capacity import Capacity, GivenCapacity, work_out
 from gateway.backends.engines.llama_cpp import LlamaCpp
 from gateway.backends.probe import Probe
+from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from gateway.core.reserve import Reserve
 from support.engine_scripts import script_llama_cpp
 from support.scripted_engine import ScriptedEngine
@@ -52,3 +53,13 @@ async def test_what_runs_and_what_waits_is_read_where_the_metrics_page_was_turne
     assert (use.running, use.waiting, use.used_blocks, use.preemptions) == (1, 3, None, None)
     script_llama_cpp(engine, metrics=False)
     assert (await LLAMA.read_live(probe, report)).running is None
+
+
+def test_a_responses_body_is_counted_by_its_own_route_and_as_it_came() -> None:
+    countable = Countable(chat={"messages": b"[]"}, responses={"input": b'"caf\\u00e9"', "instructions": b'"x"'})
+    request = InferenceRequest("m", (Prompt(1),), CapState.ABSENT, None, is_chat=True, countable=countable)
+    calls = LLAMA.count_calls(request)
+    assert calls is not None
+    (call,) = calls
+    assert (call.path, call.body) == ("/v1/responses/input_tokens", b'{"input":"caf\\u00e9","instructions":"x"}')
+    assert call.read({"input_tokens": 31, "object": "response.input_tokens"}) == 31
