@@ -45,6 +45,7 @@ from gateway.relay.watchdog import Clocks, Watchdog
 from gateway.settings import Settings, is_loopback
 from gateway.tls import client_context
 from gateway.web.app import Front
+from gateway.web.callers import Callers
 from gateway.web.choices import Choices
 from gateway.web.door import Door, DoorLimits
 from gateway.web.engine_readings import EngineReadings
@@ -186,10 +187,11 @@ class Gateway:
             running=Running(),
             watchdog=self._watchdog,
             tally=Tally(),
-            metrics=Metrics(__version__),
+            metrics=Metrics(__version__, tenant_labels=settings.tenant_labels),
             clock=clock,
             jitter=random.Random(),
             choices=_choices(settings),
+            callers=Callers(settings.keys_file),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -220,7 +222,7 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         # Whoever rotates logs or keys sends it to everything; without a handler it would end the process undrained.
-        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: no file is read again in this version; restart for that")
+        loop.add_signal_handler(signal.SIGHUP, self._rooms.callers.reread)
         servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
@@ -405,6 +407,7 @@ def _choices(settings: Settings) -> Choices:
         ),
         pass_through=frozenset(settings.pass_through),
         queue_requests=settings.queue_requests,
+        early_commit_s=settings.early_commit_s,
     )
 
 

@@ -18,6 +18,7 @@ from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
 
 OTHER_MODEL: Final = "other"
+OTHER_TENANT: Final = "other"
 EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
 
 # TTFT reaches from a cache hit on an idle engine to ten minutes in a queue.
@@ -115,7 +116,10 @@ class _SnapshotCollector:
 class Metrics:
     """The counters and histograms of one gateway, in a registry of its own: no global state."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, *, tenant_labels: int = 100) -> None:
+        """tenant_labels: tenants that are shown by name, the first that come; all others are `other`."""
+        self._tenant_labels = tenant_labels
+        self._named_tenants: set[str] = set()
         self._registry = registry = CollectorRegistry(auto_describe=False)
         self._gauges = _SnapshotCollector()
         registry.register(self._gauges)
@@ -168,7 +172,7 @@ class Metrics:
 
     def request_ended(self, model: str, outcome: Outcome, tenant: str) -> None:
         self._requests.labels(model, outcome.value).inc()
-        self._tenants.labels(tenant, outcome.value).inc()
+        self._tenants.labels(self._tenant_label(tenant), outcome.value).inc()
 
     def rejected(self, pool: str, lane: str, reason: RejectReason) -> None:
         self._rejections.labels(pool, lane, reason.value).inc()
@@ -181,7 +185,7 @@ class Metrics:
         self._demand.labels(model).observe(blocks)
 
     def wasted(self, cause: WasteCause, tenant: str, block_seconds: float) -> None:
-        self._waste.labels(cause.value, tenant).inc(block_seconds)
+        self._waste.labels(cause.value, self._tenant_label(tenant)).inc(block_seconds)
 
     def would_have(self, pool: str, verdict: str) -> None:
         self._observed.labels(pool, verdict).inc()
@@ -210,6 +214,14 @@ class Metrics:
 
     def refused_at_door(self, port: str, reason: str) -> None:
         self._refused_at_door.labels(port, reason).inc()
+
+    def _tenant_label(self, tenant: str) -> str:
+        named = self._named_tenants
+        if tenant not in named:
+            if len(named) >= self._tenant_labels:
+                return OTHER_TENANT
+            named.add(tenant)
+        return tenant
 
     def loop_lag(self, seconds: float) -> None:
         self._lag.set(seconds)

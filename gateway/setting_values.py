@@ -31,6 +31,11 @@ def timeout(text: str) -> float:
     return duration_s
 
 
+def duration_or_off(text: str) -> float | None:
+    """Seconds, None for `off`."""
+    return None if text.strip().lower() == "off" else parse_duration(text)
+
+
 def target(text: str) -> float | None:
     """Seconds, above 0, None where no target is set."""
     return timeout(text) if text.strip() else None

@@ -147,6 +147,10 @@ class Settings(BaseSettings):
     backfill_passes: Count = _setting("KVGATE_BACKFILL_PASSES", "16", "requests that may pass a head of line that does not fit")
     policy: Annotated[Literal["fifo"], _read(values.policy)] = _setting("KVGATE_POLICY", "fifo", "order within a line: fifo")
 
+    early_commit_s: Annotated[float | None, _read(values.duration_or_off)] = _setting(
+        "KVGATE_EARLY_COMMIT", "off", "a stream that waits in line for so long is answered early, with comments; or off"
+    )
+
     connect_timeout_s: Timeout = _setting("KVGATE_CONNECT_TIMEOUT", "5s", "to connect to a backend")
     upload_timeout_s: Timeout = _setting("KVGATE_UPLOAD_TIMEOUT", "30s", "for a client to send its whole request")
     first_token_timeout_s: Timeout = _setting("KVGATE_FIRST_TOKEN_TIMEOUT", "300s", "from sending to a stream's first token")
@@ -172,6 +176,12 @@ class Settings(BaseSettings):
     drain_timeout_s: Duration = _setting("KVGATE_DRAIN_TIMEOUT", "30s", "after that, time for running requests to end")
 
     admin_token: Secret = _setting("KVGATE_ADMIN_TOKEN", "", "needed for writes on the admin port off loopback")
+    keys_file: Annotated[Path | None, _read(values.readable_file)] = _setting(
+        "KVGATE_KEYS_FILE", "", "TOML file of callers' keys (hashed) and their tenants; without one everybody is anonymous"
+    )
+    tenant_labels: Count = _setting(
+        "KVGATE_TENANT_LABELS", "100", "tenants that metrics show by name; those that come later are other"
+    )
     backend_key: Secret = _setting(
         "KVGATE_BACKEND_KEY", "", "bearer key for the backends: for probes, and for callers without one"
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.core.commitment import Ending
-from gateway.core.decisions import Changes, Granted, Queued, Refused
+from gateway.core.decisions import Changes, Granted, Queued, Refused, Standing
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, TicketId
 from gateway.core.pace import Pace
@@ -50,5 +50,9 @@ class BookContract(Protocol):
     def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float: ...
 
     def has_waiting_for(self, backend: BackendName) -> bool: ...
+
+    def standing(self, ticket_id: TicketId, *, now: float) -> Standing | None: ...
+
+    def free_blocks(self, name: BackendName) -> int: ...
 
     def snapshot(self, *, now: float) -> BookSnapshot: ...

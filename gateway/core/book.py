@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gateway.core.backfill import Backfill
 from gateway.core.commitment import Commitment, Ending
-from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Verdict
+from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Standing, Verdict
 from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
 from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
@@ -217,6 +217,15 @@ class Book:
     def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
         """Seconds from its grant after which a granted ticket's prompt counts as computed, whatever was seen."""
         return self._guards.expected_s(ticket_id, is_stream=is_stream)
+
+    def standing(self, ticket_id: TicketId, *, now: float) -> Standing | None:
+        """Where a ticket stands in line; None if it does not wait."""
+        waiting = self._queue.find(ticket_id)
+        return None if waiting is None else self._refusals.standing(waiting, now=now)
+
+    def free_blocks(self, name: BackendName) -> int:
+        """Blocks below a backend's limit that nobody is charged for; 0 while more is taken than may be."""
+        return max(self._ledger.backend(name).free_blocks, 0)
 
     def snapshot(self, *, now: float) -> BookSnapshot:
         """The whole book as frozen records."""

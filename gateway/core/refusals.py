@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from gateway.core.decisions import Refused
+from gateway.core.decisions import Refused, Standing
 from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
 from gateway.core.ledger import BackendLedger, Ledger
+from gateway.core.line import Waiting
 from gateway.core.names import PoolName
 from gateway.core.outcomes import RejectReason
 from gateway.core.queue import Queue, QueueLimits
@@ -63,6 +64,14 @@ class Refusals:
             return self.refuse(ticket, RejectReason.NO_BACKEND)
         return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, self._predicted_wait_s(ticket, now=now))
 
+    def standing(self, waiting: Waiting, *, now: float) -> Standing:
+        """Where a waiting ticket stands in its line. Those before it are taken to be of the line's mean size: to look at each
+        would cost too much for so rough a figure."""
+        line, ahead = waiting.line, waiting.line.position(waiting)
+        part = ahead / max(len(line), 1)
+        blocks, seats = waiting.blocks + int(line.blocks * part), waiting.seats + int(line.seats * part)
+        return Standing(ahead, self._wait_s(waiting.ticket, blocks, seats, now=now))
+
     def never_fits(self, ticket: Ticket) -> bool:
         """The ticket is larger than every budget that is known, of which there is at least one. A backend that has stopped
         serving counts: it may come back, and an outage is no reason to tell a caller that the request is too large."""
@@ -84,13 +93,17 @@ class Refusals:
         None while the drain is unknown. Free counts below zero: in observe mode that is what the rules would have kept
         waiting. Where any backend has no limit of seats, seats are not what is waited for.
         """
-        drain = self._drains.get(ticket.pool)
-        if drain is None:
-            return None
         blocks, seats = self._ledger.least_charge(ticket)
         for line in self._queue.lines_in(ticket.pool):
             blocks += line.blocks
             seats += line.seats
+        return self._wait_s(ticket, blocks, seats, now=now)
+
+    def _wait_s(self, ticket: Ticket, blocks: int, seats: int, *, now: float) -> float | None:
+        """Seconds until so many blocks and seats, the ticket's own and those before it, will have come free."""
+        drain = self._drains.get(ticket.pool)
+        if drain is None:
+            return None
         has_endless_seats = False
         for backend in self._known(ticket):
             if backend.serving and backend.could_ever_hold(ticket):

@@ -10,7 +10,10 @@ from gateway.relay.watchdog import Clocks
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The operator's choices. Seconds and bytes; ask_usage None: where the engine is known to take it."""
+    """The operator's choices. Seconds and bytes; ask_usage None: where the engine is known to take it.
+
+    early_commit_s: how long a stream waits in line before it is answered early, None: it is not.
+    """
 
     mode: Mode
     default_output: DefaultOutput
@@ -23,6 +26,7 @@ class Choices:
     pass_through: frozenset[str]
     ttft_target_s: float | None = None
     queue_requests: int = 1024
+    early_commit_s: float | None = None
 
     def asks_usage_of(self, rules: EngineRules) -> bool:
         """Whether a stream that did not ask for its usage is sent on asking for it."""

@@ -14,12 +14,13 @@ from gateway.admission.grant import Grant
 from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
-from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
+from gateway.core.names import STANDARD_LANE, TicketId
 from gateway.core.offer import Offer
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
+from gateway.keys_file import Identity
 from gateway.metrics import OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline, since
 from gateway.web.tally import Place, Tally
@@ -66,6 +67,7 @@ class Journal:
         self.status: int | None = None
         self.error: str | None = None
         self.reason: RejectReason | None = None
+        self.identity = Identity()
         self.request: InferenceRequest | None = None
         self.pool: Pool | None = None
         self.weighed: Weighed | None = None
@@ -143,7 +145,7 @@ class Journal:
 
     def _measure(self, outcome: Outcome, now: float) -> None:
         metrics, model, times = self._metrics, self.model_label, self.timeline
-        metrics.request_ended(model, outcome, ANONYMOUS)
+        metrics.request_ended(model, outcome, self.identity.tenant)
         if self.reason is not None:
             metrics.rejected(self.pool.name if self.pool is not None else "", STANDARD_LANE, self.reason)
         if times.body_read is not None and self.weighed is not None:
@@ -178,7 +180,7 @@ class Journal:
             seconds=seconds,
         )
         for cause, block_seconds in causes.items():
-            self._metrics.wasted(cause, ANONYMOUS, block_seconds)
+            self._metrics.wasted(cause, self.identity.tenant, block_seconds)
 
     def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
         usage = watcher.usage
@@ -200,7 +202,7 @@ class Journal:
             "status": self.status,
             "error": self.error,
             "model": self.model_label,
-            "tenant": ANONYMOUS,
+            "tenant": self.identity.tenant,
             "lane": STANDARD_LANE,
             "backend": self.grant.backend if self.grant is not None else None,
             "stream": request.stream if request is not None else None,

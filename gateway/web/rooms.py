@@ -13,8 +13,10 @@ from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
 from gateway.web.big_bodies import BigBodies
+from gateway.web.callers import Callers
 from gateway.web.choices import Choices
 from gateway.web.recount import Recount
+from gateway.web.returning import Returning
 from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
@@ -37,4 +39,6 @@ class Rooms:
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
+    callers: Callers = field(default_factory=Callers)
+    returning: Returning = field(default_factory=Returning)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

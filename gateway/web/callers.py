@@ -1,0 +1,106 @@
+"""Callers: who a request is from, by the credential that it brings, and what it may ask for by that.
+
+It promises: without a keys file everybody is `anonymous`; with one, a key that is not in it is answered 401 before
+anything of the body is read. The file is read again as a whole or not at all: requests that are on their way keep what they
+came with, and a file that cannot be used leaves everything as it was, with one line in the log.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from gateway.core.errors import InvalidRequest
+from gateway.core.names import LaneName
+from gateway.core.outcomes import RejectReason
+from gateway.keys_file import MOST_PRIORITY, Identity, Keys, read_keys_file
+from gateway.relay.headers import CREDENTIALS, Header, header_value
+
+log = logging.getLogger("kvgate.callers")
+
+PRIORITY_HEADER: Final = b"x-kvgate-priority"
+LANE_HEADER: Final = b"x-kvgate-lane"
+
+
+class Callers:
+    """The callers of one gateway. path None: there are no keys."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        """Raises OSError or ValueError for a file that cannot be used."""
+        self._path = path
+        self._keys = Keys() if path is None else read_keys_file(path)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether keys are ours to check. If not, a credential is the engine's affair and goes on unchanged."""
+        return self._path is not None
+
+    def reread(self) -> None:
+        """Read the file again. Says in one line what came of it; never raises."""
+        if self._path is None:
+            log.info("there is no keys file to read again")
+            return
+        try:
+            keys = read_keys_file(self._path)
+        except (OSError, ValueError) as error:
+            log.error("the keys stay as they were: %s", error)
+            return
+        self._keys = keys
+        log.info("keys read again: %d of %d tenants", len(keys.by_digest), keys.tenants)
+
+    def identify(self, headers: Sequence[Header]) -> Identity:
+        """Whom the request is from. Raises InvalidRequest (unauthorized) for a key that is not known, or none where one is
+        needed; it never says which of the two is nearer."""
+        keys = self._keys
+        brought = [key for name, value in headers if (key := _key_in(name, value)) is not None] if self.are_known else []
+        for key in brought:
+            identity = keys.find(key)
+            if identity is not None:
+                return identity
+        if not brought and keys.anonymous is not None:
+            return keys.anonymous
+        raise InvalidRequest(
+            "this gateway knows no such key" if brought else "this gateway needs a key: Authorization: Bearer, or x-api-key",
+            reason=RejectReason.UNAUTHORIZED,
+        )
+
+
+def _key_in(name: bytes, value: bytes) -> bytes | None:
+    """The key in a header, None if it is not one that brings one."""
+    name = name.lower()
+    if name not in CREDENTIALS:
+        return None
+    if name == b"authorization":
+        scheme, _, value = value.strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            return b""  # a credential all the same, which is nobody's key here
+    return value.strip()
+
+
+def asked_priority(headers: Sequence[Header], body_priority: int | None) -> int | None:
+    """The priority that a client asks for; None if it asks for none. The header counts before the body's.
+
+    body_priority: the engine's own, of which the lower goes first. What is no whole number asks for nothing.
+    """
+    said = header_value(headers, PRIORITY_HEADER)
+    if said is not None:
+        try:
+            return max(min(int(said), MOST_PRIORITY), -MOST_PRIORITY) if len(said) <= 16 else None
+        except ValueError:
+            return None
+    return None if body_priority is None else -body_priority
+
+
+def priority_of(identity: Identity, headers: Sequence[Header], body_priority: int | None) -> int:
+    """The priority of a request: what its caller's requests have, or what it asks for as far as it may."""
+    asked = asked_priority(headers, body_priority)
+    return identity.priority if asked is None else max(min(asked, identity.max_priority), -MOST_PRIORITY)
+
+
+def lane_of(identity: Identity, headers: Sequence[Header]) -> LaneName | None:
+    """The lane that a request asks for and may have; None: the one that it has by itself."""
+    said = header_value(headers, LANE_HEADER)
+    if said is None:
+        return None
+    lane = LaneName(said.decode("latin-1"))
+    return lane if lane in identity.lanes else None
