@@ -2,17 +2,17 @@
 
     [tenants.team-a]
     keys = ["<sha256 of a key, in hex>", "..."]   # several, so that one can be replaced without a gap
-    weight = 2.0              # its share beside other tenants of a lane [1]
-    priority = 0              # what its requests have [0]; higher goes first
-    max_priority = 5          # the most that its requests may give themselves [priority]
-    lanes = ["standard"]      # lanes that its requests may choose by header [none]
-    max_blocks = 4000         # KV blocks that it may be charged at once, of all its requests [no limit]
-    max_requests = 32         # requests that it may run at once [no limit]
-    queue_share = 0.25        # part of a line's places that it may take [1]
+    weight = 2.0               # its share beside the other tenants of a lane [1]
+    cap_blocks = 4000          # KV blocks that it may hold at once [no cap]
+    cap_requests = 32          # its requests at once, running and waiting [no cap]
+    queue_share = 0.25         # part of a lane's places in line that it may take [1]
+    lanes = ["batch"]          # the lanes that it may use, the first where nothing else decides [those open to all]
+    priority = 0               # of its requests; the lower number goes first, as in vLLM [0]
+    may_set_priority = false   # whether its requests may give themselves a better one [false]
 
     [anonymous]               # optional: terms of callers without a key; without this table they are answered 401
 
-The file holds no key, only digests: whoever reads it can not call. A digest is looked up in a table, which takes the same
+The file holds no key, only digests: whoever reads it cannot call. A digest is looked up in a table, which takes the same
 time whatever is near: how long it takes tells at most something of digests, and nobody can make a key for a digest. That
 holds for keys that a machine made, of 128 bits and more; a word that people choose can be found by trying.
 """
@@ -26,38 +26,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.core.names import ANONYMOUS, LaneName, TenantName
+from gateway.core.names import ANONYMOUS, TenantName
+from gateway.core.tenant import ANONYMOUS_TERMS, TenantTerms
 
 MOST_BYTES: Final = 8 << 20
-MOST_PRIORITY: Final = 1_000_000
+MOST_PRIORITY: Final = 2**31 - 1
+
+_NUMBER: Final = ((int, float), "a number")
+_WHOLE: Final = ((int,), "a whole number")
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "weight": _NUMBER,
+    "cap_blocks": _WHOLE,
+    "cap_requests": _WHOLE,
+    "queue_share": _NUMBER,
+    "lanes": ((list,), "a list of lanes' names"),
+    "priority": _WHOLE,
+    "may_set_priority": ((bool,), "true or false"),
+}
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """Whom a request is from, and what it may ask for.
-
-    priority: what its requests have; higher goes first. max_priority: the most that they may give themselves; less they
-    always may. lanes: those that they may choose.
-    """
-
-    tenant: TenantName = ANONYMOUS
-    priority: int = 0
-    max_priority: int = 0
-    lanes: frozenset[LaneName] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class Keys:
     """The table. anonymous: who brings no key; None: nobody may come without. by_digest: SHA-256 of the key's bytes."""
 
-    by_digest: Mapping[bytes, Identity] = field(default_factory=dict)
-    anonymous: Identity | None = field(default_factory=Identity)
+    by_digest: Mapping[bytes, TenantTerms] = field(default_factory=dict)
+    anonymous: TenantTerms | None = ANONYMOUS_TERMS
     tenants: int = 0
 
-    def find(self, key: bytes) -> Identity | None:
+    def find(self, key: bytes) -> TenantTerms | None:
         return self.by_digest.get(hashlib.sha256(key).digest())
 
 
@@ -86,7 +85,7 @@ def read_keys_file(path: Path) -> Keys:
 def _read(document: Mapping[str, Any]) -> Keys:
     _known(document, {"tenants", "anonymous"}, "the file")
     tenants = _table(document.get("tenants", {}), "tenants")
-    by_digest: dict[bytes, Identity] = {}
+    by_digest: dict[bytes, TenantTerms] = {}
     for name, given in tenants.items():
         where = f"tenants.{name if name.isprintable() else ascii(name)}"
         if _NAME.fullmatch(name) is None:
@@ -94,28 +93,34 @@ def _read(document: Mapping[str, Any]) -> Keys:
         if name == ANONYMOUS:
             raise ValueError(f"{where}: who has no key is in the table [anonymous]")
         terms = _table(given, where)
-        identity = _identity(TenantName(name), terms, where, has_keys=True)
+        held = _terms(TenantName(name), terms, where)
         for number, digest in enumerate(_digests(terms, where), start=1):
             if digest in by_digest:
                 raise ValueError(f"{where}: key {number} stands twice in the file")
-            by_digest[digest] = identity
+            by_digest[digest] = held
     anonymous = None
     if "anonymous" in document:
-        anonymous = _identity(ANONYMOUS, _table(document["anonymous"], "anonymous"), "anonymous", has_keys=False)
+        anonymous = _terms(ANONYMOUS, _table(document["anonymous"], "anonymous"), "anonymous")
     if not by_digest and anonymous is None:
         raise ValueError("it names no key and no [anonymous]: nobody could call")
     return Keys(by_digest, anonymous, len(tenants))
 
 
-def _identity(tenant: TenantName, terms: Mapping[str, Any], where: str, *, has_keys: bool) -> Identity:
-    _known(terms, {"priority", "max_priority", "lanes"} | ({"keys"} if has_keys else set()), where)
-    priority = _whole(terms, "priority", where, 0, -MOST_PRIORITY, MOST_PRIORITY)
-    return Identity(
-        tenant,
-        priority,
-        _whole(terms, "max_priority", where, priority, priority, MOST_PRIORITY),
-        frozenset(_lanes(terms, where)),
-    )
+def _terms(tenant: TenantName, given: Mapping[str, Any], where: str) -> TenantTerms:
+    members = {name: value for name, value in given.items() if name != "keys"}
+    _known(given, {*_KINDS, "keys"} if tenant != ANONYMOUS else {*_KINDS}, where)
+    for name, value in members.items():
+        kinds, words = _KINDS[name]
+        # `true` is a number to Python, and to nobody who writes a file.
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            raise ValueError(f"{where}: {name} is {words}")
+    if abs(members.get("priority", 0)) > MOST_PRIORITY:
+        raise ValueError(f"{where}: priority is a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}")
+    if "lanes" in members:
+        if not all(isinstance(lane, str) and _NAME.fullmatch(lane) for lane in members["lanes"]):
+            raise ValueError(f"{where}: lanes is a list of lanes' names")
+        members["lanes"] = tuple(members["lanes"])
+    return TenantTerms(tenant, **members)
 
 
 def _digests(terms: Mapping[str, Any], where: str) -> list[bytes]:
@@ -128,20 +133,6 @@ def _digests(terms: Mapping[str, Any], where: str) -> list[bytes]:
                 f"{where}: key {number} is no SHA-256 in hex (64 digits); make one with: printf %s KEY | sha256sum"
             )
     return [bytes.fromhex(text) for text in given]
-
-
-def _lanes(terms: Mapping[str, Any], where: str) -> list[LaneName]:
-    given = terms.get("lanes", [])
-    if not isinstance(given, list) or not all(isinstance(lane, str) and _NAME.fullmatch(lane) for lane in given):
-        raise ValueError(f"{where}: lanes is a list of lanes' names")
-    return [LaneName(lane) for lane in given]
-
-
-def _whole(terms: Mapping[str, Any], name: str, where: str, default: int, least: int, most: int) -> int:
-    value = terms.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{where}: {name} is a whole number from {least} to {most}")
-    return value
 
 
 def _table(given: object, where: str) -> Mapping[str, Any]:

@@ -56,7 +56,7 @@ class InferenceRequest:
     n, best_of: samples of each prompt; which of them counts is the engine's rule (core/engine_rules.py).
     cap_tokens: the output cap of one sequence, None unless cap is SET.
     affinity: what placement hashes: the session key if there is one, else the start of the prompt.
-    priority: as the client wrote it for an engine that ranks requests (of vLLM's, the lower goes first); None: it wrote none.
+    priority: as the client wrote it for an engine that ranks requests, where the lower number goes first; None: it wrote none.
     """
 
     model: str | None

@@ -13,7 +13,8 @@ from typing import Final
 from gateway.core.errors import InvalidRequest
 from gateway.core.names import LaneName
 from gateway.core.outcomes import RejectReason
-from gateway.keys_file import MOST_PRIORITY, Identity, Keys, read_keys_file
+from gateway.core.tenant import TenantTerms
+from gateway.keys_file import MOST_PRIORITY, Keys, read_keys_file
 from gateway.relay.headers import CREDENTIALS, Header, header_value
 
 log = logging.getLogger("kvgate.callers")
@@ -48,15 +49,17 @@ class Callers:
         self._keys = keys
         log.info("keys read again: %d of %d tenants", len(keys.by_digest), keys.tenants)
 
-    def identify(self, headers: Sequence[Header]) -> Identity:
-        """Whom the request is from. Raises InvalidRequest (unauthorized) for a key that is not known, or none where one is
-        needed; it never says which of the two is nearer."""
+    def identify(self, headers: Sequence[Header]) -> TenantTerms:
+        """The terms of the tenant whose request it is.
+
+        Raises InvalidRequest (unauthorized) for a key that is not known, or for none where one is needed.
+        """
         keys = self._keys
         brought = [key for name, value in headers if (key := _key_in(name, value)) is not None] if self.are_known else []
         for key in brought:
-            identity = keys.find(key)
-            if identity is not None:
-                return identity
+            terms = keys.find(key)
+            if terms is not None:
+                return terms
         if not brought and keys.anonymous is not None:
             return keys.anonymous
         raise InvalidRequest(
@@ -78,9 +81,9 @@ def _key_in(name: bytes, value: bytes) -> bytes | None:
 
 
 def asked_priority(headers: Sequence[Header], body_priority: int | None) -> int | None:
-    """The priority that a client asks for; None if it asks for none. The header counts before the body's.
+    """The priority that a client asks for, in its header or else in its body; None if it asks for none.
 
-    body_priority: the engine's own, of which the lower goes first. What is no whole number asks for nothing.
+    On both the lower number goes first. What is no whole number asks for nothing.
     """
     said = header_value(headers, PRIORITY_HEADER)
     if said is not None:
@@ -88,19 +91,10 @@ def asked_priority(headers: Sequence[Header], body_priority: int | None) -> int 
             return max(min(int(said), MOST_PRIORITY), -MOST_PRIORITY) if len(said) <= 16 else None
         except ValueError:
             return None
-    return None if body_priority is None else -body_priority
+    return body_priority
 
 
-def priority_of(identity: Identity, headers: Sequence[Header], body_priority: int | None) -> int:
-    """The priority of a request: what its caller's requests have, or what it asks for as far as it may."""
-    asked = asked_priority(headers, body_priority)
-    return identity.priority if asked is None else max(min(asked, identity.max_priority), -MOST_PRIORITY)
-
-
-def lane_of(identity: Identity, headers: Sequence[Header]) -> LaneName | None:
-    """The lane that a request asks for and may have; None: the one that it has by itself."""
+def asked_lane(headers: Sequence[Header]) -> LaneName | None:
+    """The lane that a client asks for; None if it asks for none."""
     said = header_value(headers, LANE_HEADER)
-    if said is None:
-        return None
-    lane = LaneName(said.decode("latin-1"))
-    return lane if lane in identity.lanes else None
+    return None if said is None else LaneName(said.decode("latin-1"))

@@ -18,9 +18,9 @@ from gateway.core.names import STANDARD_LANE, TicketId
 from gateway.core.offer import Offer
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
+from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
-from gateway.keys_file import Identity
 from gateway.metrics import OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline, since
 from gateway.web.tally import Place, Tally
@@ -67,7 +67,7 @@ class Journal:
         self.status: int | None = None
         self.error: str | None = None
         self.reason: RejectReason | None = None
-        self.identity = Identity()
+        self.terms = ANONYMOUS_TERMS
         self.request: InferenceRequest | None = None
         self.pool: Pool | None = None
         self.weighed: Weighed | None = None
@@ -145,7 +145,7 @@ class Journal:
 
     def _measure(self, outcome: Outcome, now: float) -> None:
         metrics, model, times = self._metrics, self.model_label, self.timeline
-        metrics.request_ended(model, outcome, self.identity.tenant)
+        metrics.request_ended(model, outcome, self.terms.name)
         if self.reason is not None:
             metrics.rejected(self.pool.name if self.pool is not None else "", STANDARD_LANE, self.reason)
         if times.body_read is not None and self.weighed is not None:
@@ -180,7 +180,7 @@ class Journal:
             seconds=seconds,
         )
         for cause, block_seconds in causes.items():
-            self._metrics.wasted(cause, self.identity.tenant, block_seconds)
+            self._metrics.wasted(cause, self.terms.name, block_seconds)
 
     def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
         usage = watcher.usage
@@ -202,7 +202,7 @@ class Journal:
             "status": self.status,
             "error": self.error,
             "model": self.model_label,
-            "tenant": self.identity.tenant,
+            "tenant": self.terms.name,
             "lane": STANDARD_LANE,
             "backend": self.grant.backend if self.grant is not None else None,
             "stream": request.stream if request is not None else None,

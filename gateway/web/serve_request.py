@@ -20,7 +20,7 @@ from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
-from gateway.web.callers import priority_of
+from gateway.web.callers import asked_priority
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
@@ -112,15 +112,15 @@ class Line:
     async def travel(self) -> Outcome:
         """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
         rooms, journal = self._rooms, self._journal
-        identity = journal.identity = rooms.callers.identify(self._headers)
+        terms = journal.terms = rooms.callers.identify(self._headers)
         if header_value(self._headers, b"expect") is not None:
             refuse_unread(rooms)
         self._body = body = await self._read_body()
         self._client.watch()
         journal.timeline.body_read = rooms.clock.now()
         request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, body)
-        if request.priority is not None:
-            body = await rooms.big_bodies.read(self._dialect.limit_priority, body, -identity.max_priority)
+        if request.priority is not None and not terms.may_set_priority:
+            body = await rooms.big_bodies.read(self._dialect.limit_priority, body, terms.priority)
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
@@ -149,7 +149,7 @@ class Line:
         )
 
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
-        rooms, journal, identity = self._rooms, self._journal, self._journal.identity
+        rooms, journal, terms = self._rooms, self._journal, self._journal.terms
         arrived = journal.timeline.arrived
         limits_s = (rooms.choices.queue_timeout_s, rooms.choices.ttft_target_s, self._patience_s)
         ticket = Ticket(
@@ -158,8 +158,8 @@ class Line:
             needs=weighed.needs,
             arrived=self._first_arrived,
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
-            tenant=identity.tenant,
-            priority=priority_of(identity, self._headers, request.priority),
+            terms=terms,
+            priority=terms.priority_of(asked_priority(self._headers, request.priority)),
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
             cap_tokens=weighed.cap_tokens,

@@ -8,8 +8,9 @@ import pytest
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
-from gateway.keys_file import Identity
-from gateway.web.callers import Callers, priority_of
+from gateway.core.tenant import ANONYMOUS_TERMS
+from gateway.keys_file import MOST_PRIORITY
+from gateway.web.callers import Callers, asked_lane, asked_priority
 from support.keys import keys_file
 
 A, B = b"key-of-a", b"key-of-b"
@@ -22,7 +23,7 @@ def bearer(key: bytes) -> tuple[bytes, bytes]:
 def test_without_a_keys_file_everybody_is_anonymous_whatever_they_bring() -> None:
     callers = Callers()
     for headers in ([], [bearer(b"any")], [(b"x-api-key", b"any")], [(b"authorization", b"Basic eA==")]):
-        assert callers.identify(headers) == Identity()
+        assert callers.identify(headers) is ANONYMOUS_TERMS
     assert not callers.are_known
 
 
@@ -31,12 +32,12 @@ def test_without_a_keys_file_everybody_is_anonymous_whatever_they_bring() -> Non
     [bearer(A), (b"authorization", b"bearer  " + A + b" "), (b"X-Api-Key", A), (b"x-api-key", b" " + A)],
 )
 def test_a_key_comes_in_either_of_two_headers(tmp_path: Path, header: tuple[bytes, bytes]) -> None:
-    assert Callers(keys_file(tmp_path, a=A, b=B)).identify([(b"host", b"x"), header]).tenant == "a"
+    assert Callers(keys_file(tmp_path, a=A, b=B)).identify([(b"host", b"x"), header]).name == "a"
 
 
 def test_of_two_keys_the_one_that_is_known_counts(tmp_path: Path) -> None:
     callers = Callers(keys_file(tmp_path, a=A))
-    assert callers.identify([bearer(b"stranger"), (b"x-api-key", A)]).tenant == "a"
+    assert callers.identify([bearer(b"stranger"), (b"x-api-key", A)]).name == "a"
 
 
 @pytest.mark.parametrize(
@@ -71,10 +72,10 @@ def test_the_file_is_read_again_as_a_whole_or_not_at_all(tmp_path: Path, caplog:
     path = keys_file(tmp_path, a=A)
     callers = Callers(path)
     keys_file(tmp_path, b=B)
-    assert callers.identify([bearer(A)]).tenant == "a"
+    assert callers.identify([bearer(A)]).name == "a"
     with caplog.at_level(logging.INFO, "kvgate"):
         callers.reread()
-    assert callers.identify([bearer(B)]).tenant == "b"
+    assert callers.identify([bearer(B)]).name == "b"
     with pytest.raises(InvalidRequest):
         callers.identify([bearer(A)])
     assert [record.getMessage() for record in caplog.records] == ["keys read again: 1 of 1 tenants"]
@@ -91,7 +92,7 @@ def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
     else:
         path.write_text(broken)
     callers.reread()
-    assert callers.identify([bearer(A)]).tenant == "a"
+    assert callers.identify([bearer(A)]).name == "a"
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.getMessage().startswith("the keys stay as they were: ")
@@ -99,30 +100,26 @@ def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
 
 
 @pytest.mark.parametrize(
-    ("header", "body", "given"),
+    ("header", "body", "asked"),
     [
-        (None, None, 2),  # nothing asked for: what its requests have
-        (b"5", None, 4),  # more than it may
-        (b"4", None, 4),
-        (b"-7", None, -7),  # less it always may
-        (None, -9, 4),  # an engine's -9 is a 9 here
-        (None, 9, -9),
-        (b"3", -9, 3),  # the header counts first
+        (None, None, None),
+        (b"5", None, 5),
         (b"+3", None, 3),
-        (b"high", None, 2),
-        (b"", -9, 2),
-        (b"9" * 5_000, None, 2),
-        (b"-999999999999999", None, -1_000_000),
+        (b"-7", None, -7),
+        (None, -9, -9),
+        (b"3", -9, 3),  # the header counts first
+        (b"high", None, None),
+        (b"", -9, None),
+        (b"9" * 5_000, None, None),
+        (b"-999999999999999", None, -MOST_PRIORITY),
     ],
 )
-def test_a_priority_that_a_client_asks_for_is_never_more_than_its_key_allows(
-    header: bytes | None, body: int | None, given: int
-) -> None:
+def test_a_client_asks_for_a_priority_by_header_or_by_body(header: bytes | None, body: int | None, asked: int | None) -> None:
     headers = [] if header is None else [(b"X-Kvgate-Priority", header)]
-    assert priority_of(Identity(priority=2, max_priority=4), headers, body) == given
+    assert asked_priority(headers, body) == asked
 
 
-def test_an_anonymous_client_can_only_step_back() -> None:
-    assert priority_of(Identity(), [(b"x-kvgate-priority", b"1")], None) == 0
-    assert priority_of(Identity(), [(b"x-kvgate-priority", b"-1")], None) == -1
-    assert priority_of(Identity(), [], -100) == 0
+def test_a_client_asks_for_a_lane_by_header() -> None:
+    assert asked_lane([(b"X-Kvgate-Lane", b"batch")]) == "batch"
+    assert asked_lane([(b"x-kvgate-lane", b"\xff")]) == "\xff"
+    assert asked_lane([]) is None
