@@ -101,7 +101,7 @@ class Queue:
         self._note_backends(waiting)
         waiting.line.join(waiting)
         self._waiting[ticket.id] = waiting
-        self._deadlines.add(waiting, live=len(self._waiting))
+        self._deadlines.add(waiting)
 
     def reweigh(self, waiting: Waiting, ticket: Ticket, *, blocks: int, seats: int) -> None:
         """A waiting ticket needs something else than it did. Its place stays."""
@@ -119,6 +119,7 @@ class Queue:
         """Leave the line: granted, refused or gone."""
         waiting.line.remove(waiting)
         del self._waiting[waiting.ticket.id]
+        self._deadlines.note_left(live=len(self._waiting))
 
     def next_deadline(self) -> float | None:
         return self._deadlines.earliest()

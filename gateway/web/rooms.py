@@ -21,6 +21,7 @@ from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
 from gateway.web.upstream import Upstream
+from gateway.web.waiters import Waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +42,5 @@ class Rooms:
     evidence: Evidence = field(default_factory=Evidence)
     callers: Callers = field(default_factory=Callers)
     returning: Returning = field(default_factory=Returning)
+    waiters: Waiters = field(default_factory=Waiters)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))
