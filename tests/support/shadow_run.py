@@ -78,20 +78,13 @@ class Seen:
         )
 
 
-class M:
-    max_requests=100000
-    def __init__(self,m): self.wait_margin=m
-
 class ShadowedRun(SimulatedRun):
-    margin=0.1
     """patience_s: after which a request that waits is given up. judged: every so many early refusals are judged."""
 
     def __init__(self, shape: EngineShape, *, commitment: str, patience_s: float, judged: int = 1) -> None:
         super().__init__(shape, commitment=commitment, guards=Guards())
         self.patience_s = patience_s
         self.saw = Seen()
-        self.patiences = ()
-        self.book._refusals._limits = replace(self.book._limits, wait_margin=self.margin) if self.margin>=0 else M(self.margin)
         self._judged = judged
         self._sessions: list[list[Turn]] = []
         self._order = count()
@@ -114,7 +107,6 @@ class ShadowedRun(SimulatedRun):
 
     def _ask(self, number: int, ask: Ask) -> None:
         self.saw.arrived += 1
-        if self.patiences: self.patience_s = self._draw.choice(self.patiences)
         ticket = self._call(number, ask).ticket
         decision = self.book.join(ticket, now=self.now)
         if isinstance(decision, Granted):
