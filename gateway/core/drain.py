@@ -49,7 +49,7 @@ class DrainRate:
         seconds = self._measured_seconds(now)
         return None if seconds is None else self._blocks / seconds
 
-    def wait_s(self, *, blocks: int, seats: int, now: float) -> float | None:
+    def wait_s(self, *, blocks: float, seats: float, now: float) -> float | None:
         """Seconds until that many blocks and seats more than are free now will have come free; None while unknown.
 
         Blocks and seats are waited for at the same time, so the longer wait counts. What is not short is 0 or less.
