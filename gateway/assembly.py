@@ -209,7 +209,13 @@ class Gateway:
     def _backend_changed(self, view: BackendView) -> None:
         """The roster learned something that admission must know."""
         budget = view.capacity.budget if view.capacity is not None else None
-        self._controller.set_backend(view.name, budget=budget, serving=view.serving, foreign_blocks=view.foreign_blocks)
+        self._controller.set_backend(
+            view.name,
+            budget=budget,
+            serving=view.serving,
+            foreign_blocks=view.foreign_blocks,
+            weighed_anew=self._rooms.waiters.weighed_anew(view),
+        )
         for conflict in self._roster.conflicts:
             self._fail(f"these settings cannot both be true: {conflict}")
 

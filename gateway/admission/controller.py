@@ -115,11 +115,26 @@ class Controller:
         """The exact count of a waiting or running request arrived: it needs this instead."""
         self._deliver(self._book.reweigh(ticket, needs, now=self._clock.now()))
 
-    def set_backend(self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int) -> None:
-        """What the roster learned of a backend. Waiting tickets may be granted or refused by it."""
-        self._deliver(
-            self._book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, now=self._clock.now())
+    def set_backend(
+        self,
+        name: BackendName,
+        *,
+        budget: Budget | None,
+        serving: bool,
+        foreign_blocks: int,
+        weighed_anew: Mapping[TicketId, Mapping[BackendName, Need]] | None = None,
+    ) -> None:
+        """What the roster learned of a backend. Waiting tickets may be granted or refused by it, those that the change
+        makes something else of by what they need now."""
+        changes = self._book.set_backend(
+            name,
+            budget=budget,
+            serving=serving,
+            foreign_blocks=foreign_blocks,
+            weighed_anew=weighed_anew,
+            now=self._clock.now(),
         )
+        self._deliver(changes)
 
     def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool) -> None:
         """A reading of an engine: what it preempted so far, None where it does not tell."""
@@ -128,6 +143,11 @@ class Controller:
     def drain(self) -> None:
         """From now on nobody new is let in, and everybody in line is refused."""
         self._deliver(self._book.drain(now=self._clock.now()))
+
+    def is_waiting(self, ticket: TicketId) -> bool:
+        """Whether it stands in line: neither granted nor refused, even where it does not know yet."""
+        future = self._waiting.get(ticket)
+        return future is not None and not future.done()
 
     def has_waiting_for(self, backend: BackendName) -> bool:
         return self._book.has_waiting_for(backend)

@@ -36,7 +36,14 @@ class BookContract(Protocol):
     def next_deadline(self) -> float | None: ...
 
     def set_backend(
-        self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int = 0, now: float
+        self,
+        name: BackendName,
+        *,
+        budget: Budget | None,
+        serving: bool,
+        foreign_blocks: int = 0,
+        weighed_anew: Mapping[TicketId, Mapping[BackendName, Need]] | None = None,
+        now: float,
     ) -> Changes: ...
 
     def read_engine(self, name: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> Changes: ...

@@ -122,14 +122,8 @@ class Book:
             if reservation is None:
                 return self._settle(released_blocks=None, now=now)
             return self._freed(reservation, self._ledger.reweigh(reservation, needs[reservation.backend]), now=now)
-        if self._backfill.left(waiting):
-            self._stir_all(waiting.ticket.needs)
-        ticket = replace(waiting.ticket, needs=needs)
-        blocks, seats = self._ledger.least_charge(ticket)
-        self._queue.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
-        self._look_at_head(self._queue.lanes(waiting.ticket.pool), now=now)
-        self._stirred[self._queue.lanes(waiting.ticket.pool)] = None
-        hopeless = [waiting] if self._refusals.never_fits(ticket) else []
+        self._reweigh(waiting, needs, now=now)
+        hopeless = [waiting] if self._refusals.never_fits(waiting.ticket) else []
         return self._settle(self._dismiss(hopeless, RejectReason.KV_BUDGET, now=now), now=now)
 
     def resize(self, ticket_id: TicketId, worst_blocks: int, *, now: float) -> Changes:
@@ -175,18 +169,30 @@ class Book:
     # What happens around them
 
     def set_backend(
-        self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int = 0, now: float
+        self,
+        name: BackendName,
+        *,
+        budget: Budget | None,
+        serving: bool,
+        foreign_blocks: int = 0,
+        weighed_anew: Mapping[TicketId, Mapping[BackendName, Need]] | None = None,
+        now: float,
     ) -> Changes:
         """What is known of a backend now; a new name adds it.
 
         budget None: its capacity is unknown, so nothing is granted there. serving False: nothing new is granted there, but its
-        budget still tells what could ever fit. foreign_blocks: used by others than us. What is held stays held. Tickets that
-        have become larger than every budget are refused at once.
+        budget still tells what could ever fit. foreign_blocks: used by others than us. weighed_anew: what waiting tickets need
+        now, where the engine has become another in more than its budget; others of these ids are left alone. What is held
+        stays held. Tickets that have become larger than every budget are refused at once.
         """
         before = self._ledger.backend(name).budget
         self._ledger.set_backend(name, budget, serving=serving, foreign_blocks=foreign_blocks)
+        for ticket_id, needs in (weighed_anew or {}).items():
+            waiting = self._queue.find(ticket_id)
+            if waiting is not None:
+                self._reweigh(waiting, needs, now=now)
         hopeless: list[Waiting] = []
-        if budget != before:
+        if budget != before or weighed_anew:
             hopeless = [
                 waiting
                 for lanes in self._queue.pools_for(name)
@@ -307,6 +313,17 @@ class Book:
         head = lanes.head(now=now)
         if head is not None:
             self._backfill.blocked(head, now=now)
+
+    def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need], *, now: float) -> None:
+        """A waiting ticket needs something else than it did. It keeps its place and its passes."""
+        if self._backfill.left(waiting):
+            self._stir_all(waiting.ticket.needs)
+        ticket = replace(waiting.ticket, needs=needs)
+        blocks, seats = self._ledger.least_charge(ticket)
+        self._queue.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
+        lanes = self._queue.lanes(ticket.pool)
+        self._look_at_head(lanes, now=now)
+        self._stirred[lanes] = None
 
     def _remove(self, waiting: Waiting, *, now: float) -> None:
         """A ticket leaves its line, for whatever reason."""

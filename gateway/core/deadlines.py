@@ -8,17 +8,25 @@ _SPARE = 64  # heaps smaller than this are not worth rebuilding
 
 
 class Deadlines:
-    """A heap with lazy deletion: adding costs O(log n), a ticket that leaves costs nothing."""
+    """A heap with lazy deletion: adding costs O(log n), a ticket that leaves costs O(1), taken over many."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Waiting]] = []
 
-    def add(self, waiting: Waiting, *, live: int) -> None:
-        """Watch a ticket. live: tickets that wait now; once the dead are the majority, they are thrown out together."""
-        if len(self._heap) > 2 * live + _SPARE:
+    def add(self, waiting: Waiting) -> None:
+        """Watch a ticket."""
+        heapq.heappush(self._heap, (waiting.ticket.deadline, waiting.sequence, waiting))
+
+    def note_left(self, *, live: int) -> None:
+        """A ticket does not wait any more. live: those that still do; once the dead are the majority, they go together.
+
+        When nobody waits, nothing is kept: a gateway at rest holds no ticket of a request that has ended.
+        """
+        if not live:
+            self._heap.clear()
+        elif len(self._heap) > 2 * live + _SPARE:
             self._heap = [entry for entry in self._heap if entry[2].is_waiting]
             heapq.heapify(self._heap)
-        heapq.heappush(self._heap, (waiting.ticket.deadline, waiting.sequence, waiting))
 
     def earliest(self) -> float | None:
         """The next deadline of a ticket that still waits, None if nobody does."""

@@ -140,7 +140,7 @@ class Queue:
         self.lanes(ticket.pool).join(waiting, now=now)
         self._use(ticket.tenant).requests += 1
         self._waiting[ticket.id] = waiting
-        self._deadlines.add(waiting, live=len(self._waiting))
+        self._deadlines.add(waiting)
 
     def reweigh(self, waiting: Waiting, ticket: Ticket, *, blocks: int, seats: int, now: float) -> None:
         """A waiting ticket needs something else than it did. Its place stays."""
@@ -152,6 +152,7 @@ class Queue:
         """Leave the line: granted, refused or gone."""
         self.lanes(waiting.ticket.pool).remove(waiting, now=now)
         del self._waiting[waiting.ticket.id]
+        self._deadlines.note_left(live=len(self._waiting))
         self._ended(waiting.ticket.tenant)
 
     def next_deadline(self) -> float | None:

@@ -37,13 +37,18 @@ class Recount:
         self._controller = controller
         self._bounded: dict[TicketId, _Bounded] = {}
         self._tasks: dict[BackendName, asyncio.Task[None]] = {}
+        self._counts: dict[TicketId, asyncio.Task[tuple[int, ...] | None]] = {}
 
     def note(self, ticket: Ticket, request: InferenceRequest, reweigh: Reweigh) -> None:
         """This request is weighed by a bound from now on; `forget` it when it ends."""
         self._bounded[ticket.id] = _Bounded(ticket, request, reweigh)
 
     def forget(self, ticket: TicketId) -> None:
+        """The request has ended: no engine is kept busy counting it, and its prompt is kept no longer than it was."""
         self._bounded.pop(ticket, None)
+        count = self._counts.pop(ticket, None)
+        if count is not None:
+            count.cancel()
 
     def somebody_waits(self, ticket: Ticket) -> None:
         """This ticket was queued: see to it that exact counts are asked for where it may run."""
@@ -61,10 +66,18 @@ class Recount:
             if bounded is None:
                 return
             # Asked for once, whatever comes of it.
-            self.forget(bounded.ticket.id)
-            tokens = await self._counter.count(backend, bounded.request)
+            ticket = bounded.ticket.id
+            del self._bounded[ticket]
+            count = self._counts[ticket] = asyncio.create_task(
+                self._counter.count(backend, bounded.request), name=f"count of ticket {ticket} on {backend}"
+            )
+            try:
+                await asyncio.wait({count})
+            finally:
+                self.forget(ticket)
+            tokens = None if count.cancelled() else count.result()
             if tokens is not None:
-                self._controller.reweigh(bounded.ticket.id, bounded.reweigh(PromptCount(tokens, CountKind.EXACT)))
+                self._controller.reweigh(ticket, bounded.reweigh(PromptCount(tokens, CountKind.EXACT)))
 
     async def stop(self) -> None:
         tasks = [task for task in self._tasks.values() if not task.done()]

@@ -19,6 +19,7 @@ from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
 from gateway.web.upstream import Upstream
+from gateway.web.waiters import Waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,4 +38,5 @@ class Rooms:
     choices: Choices
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
+    waiters: Waiters = field(default_factory=Waiters)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

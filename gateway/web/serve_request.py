@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
-from gateway.core.offer import CountKind
+from gateway.core.names import BackendName
+from gateway.core.offer import CountKind, PromptCount
 from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
-from gateway.core.ticket import Ticket
+from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
@@ -26,7 +27,7 @@ from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
-from gateway.web.weigh import Weighed, find_pool, reweigh, weigh
+from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
 
 log = logging.getLogger("kvgate.web")
 
@@ -110,12 +111,12 @@ class Line:
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
-        weighed = journal.weighed = await weigh(rooms, pool, request)
+        journal.weighed = await weigh(rooms, pool, request)
         try:
-            grant = await self._admit(request, weighed)
+            grant = await self._admit(request, journal.weighed)
             try:
                 journal.granted(grant, rooms.clock.now())
-                return await self._send_and_relay(body, request, weighed, grant)
+                return await self._send_and_relay(body, request, grant)
             finally:
                 grant.release()
         finally:
@@ -147,17 +148,43 @@ class Line:
             family=weighed.pool.family(request.model),
         )
         if weighed.count.kind is CountKind.BOUND:
-            rooms.recount.note(ticket, request, lambda count: reweigh(weighed, request, count, rooms.choices))
-        return await rooms.controller.admit(ticket, on_queued=self._queued)
+            rooms.recount.note(ticket, request, self._recounted)
+        try:
+            return await rooms.controller.admit(ticket, on_queued=self._queued)
+        finally:
+            rooms.waiters.forget(ticket.id)
 
     def _queued(self, ticket: Ticket) -> None:
         self._journal.in_line()
+        self._rooms.waiters.note(ticket.id, self._weigh_anew)
         self._rooms.recount.somebody_waits(ticket)
 
-    async def _send_and_relay(self, body: bytes, request: InferenceRequest, weighed: Weighed, grant: Grant) -> Outcome:
+    def _recounted(self, count: PromptCount) -> Mapping[BackendName, Need]:
+        """The exact count has come, in line or while the request runs."""
+        request, weighed = self._journal.request, self._journal.weighed
+        assert request is not None
+        assert weighed is not None
+        counted = reweigh(weighed, request, count, self._rooms.choices)
+        if self._rooms.controller.is_waiting(self._journal.ticket_id):
+            self._journal.weighed = counted
+        return counted.needs
+
+    def _weigh_anew(self, changed: BackendName) -> Mapping[BackendName, Need] | None:
+        """The engine of a backend has become another while the request is in line."""
+        request, weighed = self._journal.request, self._journal.weighed
+        assert request is not None
+        assert weighed is not None
+        is_its_own = any(view.name == changed for view in weighed.pool.backends)
+        if not is_its_own or not self._rooms.controller.is_waiting(self._journal.ticket_id):
+            return None
+        weighed = self._journal.weighed = weigh_anew(self._rooms, weighed, request)
+        return weighed.needs
+
+    async def _send_and_relay(self, body: bytes, request: InferenceRequest, grant: Grant) -> Outcome:
         rooms, journal, dialect = self._rooms, self._journal, self._dialect
+        assert journal.weighed is not None
         rules = rooms.roster.view(grant.backend).rules
-        offer = journal.offer = weighed.offers[grant.backend]
+        offer = journal.offer = journal.weighed.offers[grant.backend]
         if offer.cap_to_write is not None:
             body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False

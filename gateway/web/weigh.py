@@ -5,7 +5,7 @@ depends on it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
@@ -123,11 +123,36 @@ async def _count_exactly(counter: ExactCounter, asked: list[BackendView], reques
     return None
 
 
-def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> dict[BackendName, Need]:
-    """The needs by an exact count that came later. Where the request now turns out unfit, what was weighed before holds."""
+def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> Weighed:
+    """The request by an exact count that came later. Where it now turns out unfit, what was weighed before holds."""
     offers, _, _ = _offers([view for view in weighed.pool.backends if view.capacity is not None], request, count, choices)
-    exact = needs_of(offers)
-    return {name: exact.get(name, need) for name, need in weighed.needs.items()}
+    return replace(weighed, count=count, offers={name: offers.get(name, offer) for name, offer in weighed.offers.items()})
+
+
+def weigh_anew(rooms: Rooms, weighed: Weighed, request: InferenceRequest) -> Weighed:
+    """A request in line, counted as it was, by what is known of its backends now.
+
+    Where its bound does not suffice any more, it is weighed by the bound all the same: the exact count comes while it waits.
+    What no budget holds any more is weighed with what it would need, so that the book refuses it with the numbers; a prompt
+    that no context holds any more keeps what it had, and the engine refuses it.
+    """
+    pool = replace(weighed.pool, backends=tuple(rooms.roster.view(view.name) for view in weighed.pool.backends))
+    known = [view for view in pool.backends if view.capacity is not None]
+    offers, unfit, count_first = _offers(known, request, weighed.count, rooms.choices)
+    if count_first:
+        by_bound, too_large, _ = _offers(
+            count_first, request, PromptCount(weighed.count.tokens, CountKind.BOUND_ONLY), rooms.choices
+        )
+        offers |= by_bound
+        unfit += too_large
+    if not offers and unfit:
+        nearest = max(unfit, key=lambda found: found.limit)
+        if nearest.reason is not RejectReason.KV_BUDGET:
+            return weighed
+        offers = {view.name: _blind_offer(view, nearest, request) for view in known}
+    # A backend that is away for a while is not another one.
+    away = {view.name for view in pool.backends if view.capacity is None}
+    return replace(weighed, pool=pool, offers={name: weighed.offers[name] for name in away & set(weighed.offers)} | offers)
 
 
 def _offers(
@@ -159,7 +184,7 @@ def _offers(
 
 
 def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceRequest) -> Offer:
-    """In observe mode the engine gets also what enforcing would refuse; it is charged with what it asks for."""
+    """What no budget holds: in observe mode the engine gets it all the same, charged with what it asks for."""
     blocks = nearest.facts.get("need_blocks", 1) if nearest else 1
     sequences = request.n * max(len(request.prompts), 1)
     return Offer(max(blocks, 1), sequences, Demand((SequenceDemand(0, request.cap_tokens or 0, sequences),)))

@@ -156,12 +156,22 @@ class CheckingBook:
         return self._book.next_deadline()
 
     def set_backend(
-        self, name: BackendName, *, budget: Budget | None, serving: bool, foreign_blocks: int = 0, now: float
+        self,
+        name: BackendName,
+        *,
+        budget: Budget | None,
+        serving: bool,
+        foreign_blocks: int = 0,
+        weighed_anew: Mapping[TicketId, Mapping[BackendName, Need]] | None = None,
+        now: float,
     ) -> Changes:
         self._tick(now)
         page = self._pages.setdefault(name, Page())
         page.budget, page.serving, page.foreign_blocks = budget, serving, foreign_blocks
-        return self._take(self._book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, now=now))
+        changes = self._book.set_backend(
+            name, budget=budget, serving=serving, foreign_blocks=foreign_blocks, weighed_anew=weighed_anew, now=now
+        )
+        return self._take(changes)
 
     def drain(self, *, now: float) -> Changes:
         self._tick(now)

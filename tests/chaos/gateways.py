@@ -27,11 +27,12 @@ TESTS = Path(__file__).parent.parent
 
 Report = Callable[[str], None]
 
-# Objects of one request each. When no request is on its way there are none of them, but for the few waiting tickets that
-# the heap of deadlines lets go of later (core/deadlines.py keeps at most 64 dead ones).
+# Objects of one request each. When no request is on its way there are none of them.
 PER_REQUEST = (
     "admission.grant.Grant",
     "core.ledger.Reservation",
+    "core.line.Waiting",
+    "core.ticket.Ticket",
     "relay.downstream.AsgiDownstream",
     "relay.stream.Answer",
     "relay.timeline.Timeline",
@@ -41,10 +42,8 @@ PER_REQUEST = (
     "web.serve_request.Line",
     "web.tally.Entry",
 )
-PER_WAITING = ("core.line.Waiting", "core.ticket.Ticket")
 # What a whole gateway has stays reachable after its end, since FastAPI remembers routes for ever; its connections must not.
 PER_CONNECTION = ("relay.upstream_connection.UpstreamConnection", "web.http_protocol.HttpProtocol", "web.http_protocol.Cycle")
-SPARE_WAITING = 66
 
 # What uvicorn says as an error, and is none: an answer that kvgate breaks off on purpose (gateway/logs.py knows it, too),
 # and an end that did not wait for clients that take nothing.
@@ -148,7 +147,7 @@ class InProcess:
 
     async def start(self, backends: str) -> None:
         if self._alive_before is None:  # what an earlier test has left
-            self._alive_before = live_objects(PER_CONNECTION + PER_REQUEST + PER_WAITING)
+            self._alive_before = live_objects(PER_CONNECTION + PER_REQUEST)
         self._listener = _Listener(self.report)
         for name in ("kvgate", "uvicorn", "asyncio"):
             logging.getLogger(name).addHandler(self._listener)
@@ -177,10 +176,9 @@ class InProcess:
     def check_idle(self) -> None:
         if self.book is not None and (self.book.held_blocks or self.book.waiting):
             self.report(f"leak: {self.book.held_blocks} blocks are held and {self.book.waiting} wait, for nobody")
-        alive = live_objects(PER_REQUEST + PER_WAITING) - (self._alive_before or Counter())
-        left = {name: count for name, count in alive.items() if count > (SPARE_WAITING if name in PER_WAITING else 0)}
-        if left:
-            self.report(f"leak: alive though no request is on its way: {left}")
+        alive = live_objects(PER_REQUEST) - (self._alive_before or Counter())
+        if alive:
+            self.report(f"leak: alive though no request is on its way: {dict(alive)}")
 
     async def drain(self) -> None:
         assert self._task is not None

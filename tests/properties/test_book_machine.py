@@ -1,7 +1,8 @@
 """The book beside a naive one, through everything that can happen to it in any order. After every step: the same answer, and
 the invariants of the ledger and the queue, summed anew."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -194,10 +195,18 @@ class BookMachine(RuleBasedStateMachine):
         serving=st.sampled_from([True, True, True, False]),
         foreign=st.sampled_from([0, 0, 0, 3, 12]),
         pause=pauses,
+        data=st.data(),
     )
-    def set_backend(self, name: BackendName, budget: Budget | None, serving: bool, foreign: int, pause: float) -> None:
+    def set_backend(
+        self, name: BackendName, budget: Budget | None, serving: bool, foreign: int, pause: float, data: st.DataObject
+    ) -> None:
         self.now += pause
-        self.tell_backend(name, budget, serving, foreign)
+        other = {
+            entry.ticket.id: {each: data.draw(needs) for each in POOLS[entry.ticket.pool]}
+            for entry in self.naive.waiting
+            if name in entry.ticket.needs and data.draw(st.sampled_from([False, False, True]))
+        }
+        self.tell_backend(name, budget, serving, foreign, other)
 
     @rule(name=st.sampled_from([A, B, C]))
     def flap(self, name: BackendName) -> None:
@@ -215,16 +224,28 @@ class BookMachine(RuleBasedStateMachine):
 
     # Comparing
 
-    def tell_backend(self, name: BackendName, budget: Budget | None, serving: bool, foreign: int) -> None:
+    def tell_backend(
+        self,
+        name: BackendName,
+        budget: Budget | None,
+        serving: bool,
+        foreign: int,
+        weighed_anew: Mapping[TicketId, Mapping[BackendName, Need]] | None = None,
+    ) -> None:
         known = self.naive.backends.setdefault(name, Backend())
-        changed = known.budget != budget
+        changed = known.budget != budget or bool(weighed_anew)
+        for entry in self.naive.waiting:
+            if weighed_anew and entry.ticket.id in weighed_anew:
+                entry.ticket = replace(entry.ticket, needs=weighed_anew[entry.ticket.id])
         known.budget, known.serving, known.foreign = budget, serving, foreign
         lost = [
             entry
             for entry in self.naive.waiting
             if changed and name in entry.ticket.needs and self.naive.never_fits(entry.ticket)
         ]
-        changes = self.book.set_backend(name, budget=budget, serving=serving, foreign_blocks=foreign, now=self.now)
+        changes = self.book.set_backend(
+            name, budget=budget, serving=serving, foreign_blocks=foreign, weighed_anew=weighed_anew, now=self.now
+        )
         self.compare(changes, lost)
 
     def compare(self, changes: Changes, lost: Iterable[Entry] = (), *, released: int | None = 0) -> None:

@@ -35,6 +35,7 @@ from gateway.web.rooms import Rooms
 from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upstream import Upstream
+from gateway.web.waiters import Waiters
 from support.manual_clock import ManualClock
 from support.scripted_engine import NO_TLS, ScriptedEngine
 
@@ -62,9 +63,17 @@ async def open_rooms(
     limits = QueueLimits(max_requests=max_requests, max_passes=16)
     controller = Controller(memory_book(mode=chosen.mode, commitment="strict", policy="fifo", limits=limits), clock)
 
+    waiters = Waiters()
+
     def tell(view: BackendView) -> None:
         budget = view.capacity.budget if view.capacity is not None else None
-        controller.set_backend(view.name, budget=budget, serving=view.serving, foreign_blocks=view.foreign_blocks)
+        controller.set_backend(
+            view.name,
+            budget=budget,
+            serving=view.serving,
+            foreign_blocks=view.foreign_blocks,
+            weighed_anew=waiters.weighed_anew(view),
+        )
 
     roster = Roster(
         [BackendSpec(BackendName(name), engine.url, given=given) for name, engine in engines.items()],
@@ -89,6 +98,7 @@ async def open_rooms(
         jitter=random.Random(1),
         choices=chosen,
         big_bodies=BigBodies(),
+        waiters=waiters,
     )
     try:
         await roster.look()

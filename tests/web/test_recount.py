@@ -92,6 +92,24 @@ async def test_who_has_ended_while_it_was_counted_is_left_alone(engine: Scripted
         assert held_blocks(rooms) == 40
 
 
+async def test_nobody_is_counted_on_after_its_end_and_the_next_has_its_turn(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    gate = asyncio.Event()
+    engine.answers["/tokenize"].gate = gate
+    async with open_rooms({"a": engine}) as rooms:
+        first = await run(rooms, 1, 30, 10)
+        await run(rooms, 2, 20, 10)
+        waiter = asyncio.create_task(run(rooms, 3, 60, 25))
+        await eventually(lambda: len(engine.asked("/tokenize")) == 1)
+        rooms.recount.forget(first.ticket.id)
+        # The engine still sits on the first question, and the second is asked.
+        await eventually(lambda: len(engine.asked("/tokenize")) == 2)
+        gate.set()
+        first.release()
+        await waiter
+        await eventually(lambda: not _is_counting())
+
+
 async def test_a_waiter_that_no_budget_can_hold_by_its_exact_count_is_refused(engine: ScriptedEngine) -> None:
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:

@@ -142,7 +142,7 @@ async def test_a_later_exact_count_shrinks_the_need(engine: ScriptedEngine) -> N
         request = chat(300)
         weighed = await weigh(rooms, await pool_of(rooms), request)
         assert weighed.needs[A].worst_blocks == 19
-        needs = reweigh(weighed, request, PromptCount((14,), CountKind.EXACT), rooms.choices)
+        needs = reweigh(weighed, request, PromptCount((14,), CountKind.EXACT), rooms.choices).needs
     assert needs[A].worst_blocks == 4
 
 
@@ -154,7 +154,7 @@ async def test_a_later_count_that_finds_a_prompt_too_long_leaves_the_hold_as_it_
         request = chat(5000, None)
         weighed = await weigh(rooms, await pool_of(rooms), request)
         assert weighed.count.kind is CountKind.BOUND
-        needs = reweigh(weighed, request, PromptCount((1024,), CountKind.EXACT), rooms.choices)
+        needs = reweigh(weighed, request, PromptCount((1024,), CountKind.EXACT), rooms.choices).needs
     assert needs == weighed.needs
 
 
@@ -174,4 +174,4 @@ async def test_observing_lets_in_what_no_backend_can_be_planned_for(engine: Scri
     async with open_rooms({"a": engine}, mode=Mode.OBSERVE) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat())
         assert weighed.would_refuse is RejectReason.NO_BACKEND
-        assert reweigh(weighed, chat(), PromptCount((14,), CountKind.EXACT), rooms.choices) == weighed.needs
+        assert reweigh(weighed, chat(), PromptCount((14,), CountKind.EXACT), rooms.choices).needs == weighed.needs
