@@ -37,8 +37,10 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.lane_table import DEFAULT_LANES, LaneTable
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
+from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
@@ -152,13 +154,18 @@ class Gateway:
 
         self._evidence = evidence = Evidence()
         self._state_file = StateFile(settings.state_file, evidence, clock) if settings.state_file is not None else None
+        lanes = DEFAULT_LANES if settings.lanes_file is None else read_lanes(settings.lanes_file)
         book = memory_book(
             mode=Mode(settings.mode),
             commitment=settings.commitment,
             policy=settings.policy,
             limits=QueueLimits(
-                max_requests=settings.queue_requests, max_passes=settings.backfill_passes, wait_margin=_WAIT_MARGIN
+                max_requests=settings.queue_requests,
+                max_passes=settings.backfill_passes,
+                max_age_s=settings.backfill_age_s,
+                wait_margin=_WAIT_MARGIN,
             ),
+            lanes=lanes,
             evidence=evidence,
             guards=Guards(gap_target_s=settings.itl_target_s, is_on=settings.guards == "on"),
         )
@@ -189,7 +196,7 @@ class Gateway:
             metrics=Metrics(__version__),
             clock=clock,
             jitter=random.Random(),
-            choices=_choices(settings),
+            choices=_choices(settings, lanes),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -392,7 +399,7 @@ def _url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _choices(settings: Settings) -> Choices:
+def _choices(settings: Settings, lanes: LaneTable) -> Choices:
     output = settings.default_output
     return Choices(
         mode=Mode(settings.mode),
@@ -411,6 +418,7 @@ def _choices(settings: Settings) -> Choices:
         ),
         pass_through=frozenset(settings.pass_through),
         queue_requests=settings.queue_requests,
+        lanes=lanes,
     )
 
 

@@ -9,7 +9,6 @@ PREFIX: Final = "KVGATE_"
 
 # Named in the documents and not built yet: refused, because whoever sets one counts on what it does.
 LATER: Final[Mapping[str, str]] = {
-    "KVGATE_LANES": "lanes",
     "KVGATE_KEYS_FILE": "callers' keys and tenants",
     "KVGATE_TENANT_LABELS": "callers' keys and tenants",
     "KVGATE_EARLY_COMMIT": "committing a queued stream early",

@@ -145,7 +145,13 @@ class Settings(BaseSettings):
     queue_requests: Count = _setting("KVGATE_QUEUE_REQUESTS", "1024", "requests that may wait")
     queue_timeout_s: Duration = _setting("KVGATE_QUEUE_TIMEOUT", "60s", "longest wait, from the arrival of the head")
     backfill_passes: Count = _setting("KVGATE_BACKFILL_PASSES", "16", "requests that may pass a head of line that does not fit")
-    policy: Annotated[Literal["fifo"], _read(values.policy)] = _setting("KVGATE_POLICY", "fifo", "order within a line: fifo")
+    backfill_age_s: Duration = _setting("KVGATE_BACKFILL_AGE", "30s", "nobody passes a head of line that is older")
+    policy: Annotated[Literal["fifo", "priority", "deadline", "size"], _read(values.policy)] = _setting(
+        "KVGATE_POLICY", "fifo", "order within a line: fifo, priority, deadline or size"
+    )
+    lanes_file: Annotated[Path | None, _read(values.readable_file)] = _setting(
+        "KVGATE_LANES", "", "TOML file of lanes: weights, caps, limits; without one standard, and long on large backends"
+    )
 
     connect_timeout_s: Timeout = _setting("KVGATE_CONNECT_TIMEOUT", "5s", "to connect to a backend")
     upload_timeout_s: Timeout = _setting("KVGATE_UPLOAD_TIMEOUT", "30s", "for a client to send its whole request")

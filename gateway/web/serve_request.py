@@ -16,6 +16,7 @@ from gateway.core.names import BackendName
 from gateway.core.offer import CountKind, PromptCount
 from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
+from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
@@ -24,6 +25,7 @@ from gateway.relay.stream import Answer
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.lane_choice import lane_of
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
@@ -135,13 +137,17 @@ class Line:
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal = self._rooms, self._journal
         arrived = journal.timeline.arrived
-        limits_s = (rooms.choices.queue_timeout_s, rooms.choices.ttft_target_s, self._patience_s)
+        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._headers, ANONYMOUS_TERMS)
+        journal.lane = lane.name
+        waits_s = rooms.choices.queue_timeout_s if lane.deadline_s is None else lane.deadline_s
+        limits_s = (waits_s, rooms.choices.ttft_target_s, self._patience_s)
         ticket = Ticket(
             id=journal.ticket_id,
             pool=weighed.pool.name,
             needs=weighed.needs,
             arrived=arrived,
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
+            lane=lane.name,
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
             cap_tokens=weighed.cap_tokens,
