@@ -37,8 +37,10 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.lane_table import DEFAULT_LANES, LaneTable
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
+from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
@@ -68,8 +70,9 @@ EXIT_FAILED: Final = 1
 # After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
 _LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
-# The prediction of a wait is good to about so much; who would be that near its deadline is told now, not then.
-_WAIT_MARGIN: Final = 0.1
+# A wait may turn out shorter than predicted by so much. Who could still be in time then waits, though some will in vain: of
+# those who are refused at once, less than one in twenty would have been (tests/simulator/test_predicted_wait.py).
+_WAIT_MARGIN: Final = 0.5
 # Open files that are nobody's connection: listeners, probes, the log, and room for operators.
 _OTHER_FILES: Final = 256
 _MOST_CONNECTIONS: Final = 16_384
@@ -153,13 +156,18 @@ class Gateway:
 
         self._evidence = evidence = Evidence()
         self._state_file = StateFile(settings.state_file, evidence, clock) if settings.state_file is not None else None
+        lanes = DEFAULT_LANES if settings.lanes_file is None else read_lanes(settings.lanes_file)
         book = memory_book(
             mode=Mode(settings.mode),
             commitment=settings.commitment,
             policy=settings.policy,
             limits=QueueLimits(
-                max_requests=settings.queue_requests, max_passes=settings.backfill_passes, wait_margin=_WAIT_MARGIN
+                max_requests=settings.queue_requests,
+                max_passes=settings.backfill_passes,
+                max_age_s=settings.backfill_age_s,
+                wait_margin=_WAIT_MARGIN,
             ),
+            lanes=lanes,
             evidence=evidence,
             guards=Guards(gap_target_s=settings.itl_target_s, is_on=settings.guards == "on"),
         )
@@ -190,8 +198,8 @@ class Gateway:
             metrics=Metrics(__version__, tenant_labels=settings.tenant_labels),
             clock=clock,
             jitter=random.Random(),
-            choices=_choices(settings),
             callers=Callers(settings.keys_file),
+            choices=_choices(settings, lanes),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -394,7 +402,7 @@ def _url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _choices(settings: Settings) -> Choices:
+def _choices(settings: Settings, lanes: LaneTable) -> Choices:
     output = settings.default_output
     return Choices(
         mode=Mode(settings.mode),
@@ -414,6 +422,7 @@ def _choices(settings: Settings) -> Choices:
         pass_through=frozenset(settings.pass_through),
         queue_requests=settings.queue_requests,
         early_commit_s=settings.early_commit_s,
+        lanes=lanes,
     )
 
 

@@ -15,6 +15,7 @@ from gateway.core.geometry.plan import choose_dtype, parse_stages
 from gateway.core.names import BackendName
 from gateway.core.reserve import ReserveProblem, ReserveUnit
 from gateway.keys_file import read_keys_file
+from gateway.lanes_file import read_lanes
 from gateway.model_files import read_model_files
 from gateway.setting_names import is_service_link, name_problems
 from gateway.setting_values import show
@@ -122,6 +123,7 @@ def _contradictions(settings: Settings) -> list[str]:
         *_unusable_keys(settings),
         *_unusable_callers(settings),
         *_unusable_models(settings),
+        *_unusable_lanes(settings),
     ]
 
 
@@ -148,6 +150,16 @@ def _reserves_beyond_budget(settings: Settings) -> list[str]:
         if isinstance(resolved, ReserveProblem) and settings.reserve.of(address.name).unit is not ReserveUnit.BYTES:
             problems.append(f"{resolved.message} (KVGATE_KV_BLOCKS of the backend {address.name!r})")
     return problems
+
+
+def _unusable_lanes(settings: Settings) -> list[str]:
+    if settings.lanes_file is None:
+        return []
+    try:
+        read_lanes(settings.lanes_file)
+    except (OSError, ValueError) as error:
+        return [f"KVGATE_LANES: {error}"]
+    return []
 
 
 def _unusable_models(settings: Settings) -> list[str]:

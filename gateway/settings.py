@@ -1,8 +1,8 @@
 """The environment, read once into one frozen Settings and checked before anything starts.
 
 Every variable has one name, one default and one meaning, and they stand in this file. A name that is not here ends the
-start and is told the nearest right one; so does a name of a later version, so that nobody believes that it works. All
-problems are reported together, one line each; a secret is never part of a line. An empty variable is one that is not set.
+start and is told the nearest right one. All problems are reported together, one line each; a secret is never part of a
+line. An empty variable is one that is not set.
 """
 
 from collections.abc import Callable
@@ -145,7 +145,13 @@ class Settings(BaseSettings):
     queue_requests: Count = _setting("KVGATE_QUEUE_REQUESTS", "1024", "requests that may wait")
     queue_timeout_s: Duration = _setting("KVGATE_QUEUE_TIMEOUT", "60s", "longest wait, from the arrival of the head")
     backfill_passes: Count = _setting("KVGATE_BACKFILL_PASSES", "16", "requests that may pass a head of line that does not fit")
-    policy: Annotated[Literal["fifo"], _read(values.policy)] = _setting("KVGATE_POLICY", "fifo", "order within a line: fifo")
+    backfill_age_s: Duration = _setting("KVGATE_BACKFILL_AGE", "30s", "nobody passes a head of line that is older")
+    policy: Annotated[Literal["fifo", "priority", "deadline", "size"], _read(values.policy)] = _setting(
+        "KVGATE_POLICY", "fifo", "order within a line: fifo, priority, deadline or size"
+    )
+    lanes_file: Annotated[Path | None, _read(values.readable_file)] = _setting(
+        "KVGATE_LANES", "", "TOML file of lanes: weights, caps, limits; without one standard, and long on large backends"
+    )
 
     early_commit_s: Annotated[float | None, _read(values.duration_or_off)] = _setting(
         "KVGATE_EARLY_COMMIT", "off", "a stream that waits in line for so long is answered early, with comments; or off"

@@ -50,7 +50,7 @@ class Book:
         self._commitment = commitment
         self._guards = guards or Guards(is_on=False)
         self._ledger = Ledger(commitment)
-        self._queue = Queue(policy, lanes, self._budget_of)
+        self._queue = Queue(policy, lanes, limits.max_requests, self._budget_of)
         self._backfill = Backfill(self._queue, max_passes=limits.max_passes, max_age_s=limits.max_age_s)
         self._drains: dict[PoolName, DrainRate] = {}
         self._refusals = Refusals(self._ledger, self._queue, self._drains, self._guards, limits)

@@ -46,7 +46,8 @@ ShareT = TypeVar("ShareT", Lane, Line)
 
 
 class Lanes:
-    """All lanes of one pool. budget_of: blocks of a backend, 0 while unknown. uses: every tenant's, shared by all pools."""
+    """All lanes of one pool. uses: every tenant's, shared by all pools. max_requests: may wait in a lane whose
+    terms do not say. budget_of: blocks of a backend, 0 while unknown."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Lanes:
         table: LaneTable,
         policy: PolicyFactory,
         uses: dict[TenantName, TenantUse],
+        max_requests: int,
         budget_of: Callable[[BackendName], int],
     ) -> None:
         self.pool = pool
@@ -62,6 +64,7 @@ class Lanes:
         self._table = table
         self._policy = policy
         self._uses = uses
+        self._max_requests = max_requests
         self._budget_of = budget_of
         self._turns: Turns[Lane] = Turns()
         self._collecting: list[Waiting] = []  # by age
@@ -84,7 +87,7 @@ class Lanes:
     def lane(self, name: LaneName) -> Lane:
         lane = self.lanes.get(name)
         if lane is None:
-            lane = self.lanes[name] = Lane(self.pool, self._table.terms(name), self.budget_blocks)
+            lane = self.lanes[name] = Lane(self.pool, self._table.terms(name), self._max_requests, self.budget_blocks)
         return lane
 
     def line(self, lane_name: LaneName, terms: TenantTerms, *, now: float) -> Line:
@@ -384,6 +387,7 @@ def _snapshot(lane: Lane) -> LineSnapshot:
         blocks=lane.blocks,
         oldest_arrived=min((waiting.ticket.arrived for line in lines for waiting in line), default=None),
         head_passes=max((line.head.passes for line in lines if line.head is not None), default=0),
+        max_requests=lane.max_requests,
         weight=lane.weight,
         held_blocks=lane.held_blocks,
         cap_blocks=lane.cap_blocks,

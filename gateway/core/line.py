@@ -113,10 +113,23 @@ class Line(Share):
 class Lane(Share):
     """One lane of one pool: the lines of its tenants. budget_blocks: of all the pool's backends, as far as they are known."""
 
-    __slots__ = ("_budget_blocks", "blocks", "hold_s", "idle", "lines", "pool", "requests", "seats", "terms", "turns")
+    __slots__ = (
+        "_budget_blocks",
+        "blocks",
+        "hold_s",
+        "idle",
+        "lines",
+        "max_requests",
+        "pool",
+        "requests",
+        "seats",
+        "terms",
+        "turns",
+    )
 
-    def __init__(self, pool: PoolName, terms: LaneTerms, budget_blocks: Callable[[], int]) -> None:
+    def __init__(self, pool: PoolName, terms: LaneTerms, max_requests: int, budget_blocks: Callable[[], int]) -> None:
         super().__init__(terms.weight)
+        self.max_requests = max_requests if terms.max_requests is None else terms.max_requests
         self._budget_blocks = budget_blocks
         self.pool = pool
         self.terms = terms

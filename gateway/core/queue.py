@@ -63,16 +63,18 @@ def _no_budget(name: BackendName) -> int:
 
 class Queue:
     """All lines, and the shares that their tenants have. `sequence` numbers tickets as they come, so that no two ever compare
-    equal. budget_of: blocks of a backend, 0 while unknown."""
+    equal. max_requests: may wait in a lane whose terms do not say. budget_of: blocks of a backend, 0 while unknown."""
 
     def __init__(
         self,
         policy: PolicyFactory,
         lanes: LaneTable = STANDARD_ONLY,
+        max_requests: int = 1024,
         budget_of: Callable[[BackendName], int] = _no_budget,
     ) -> None:
         self._policy = policy
         self._table = lanes
+        self._max_requests = max_requests
         self._budget_of = budget_of
         self._waiting: dict[TicketId, Waiting] = {}
         self._holds: dict[TicketId, _Hold] = {}
@@ -100,7 +102,7 @@ class Queue:
         """The lanes of a pool."""
         lanes = self._pools.get(pool)
         if lanes is None:
-            lanes = self._pools[pool] = Lanes(pool, self._table, self._policy, self._uses, self._budget_of)
+            lanes = self._pools[pool] = Lanes(pool, self._table, self._policy, self._uses, self._max_requests, self._budget_of)
         return lanes
 
     def line(self, pool: PoolName, lane: LaneName, terms: TenantTerms = ANONYMOUS_TERMS, *, now: float) -> Line:
@@ -120,11 +122,6 @@ class Queue:
     def pools_for(self, backend: BackendName) -> list[Lanes]:
         """The lanes of the pools whose tickets may run, or might have run, on that backend."""
         return self._by_backend.get(backend, [])
-
-    def max_requests(self, line: Line, limits: QueueLimits) -> int:
-        """How many may wait in the lane of that line."""
-        own = line.lane.terms.max_requests
-        return limits.max_requests if own is None else own
 
     def has_waiting_for(self, backend: BackendName) -> bool:
         """Whether a ticket waits that may run on that backend."""

@@ -47,7 +47,7 @@ class Refusals:
         wait_s = self._predicted_wait_s(waiting, is_new=True, now=now)
         if ticket.deadline <= now:
             return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)
-        max_requests = self._queue.max_requests(line, self._limits)
+        max_requests = line.lane.max_requests
         if line.lane.requests >= max_requests:
             return self.refuse(ticket, RejectReason.QUEUE_FULL, wait_s)
         if ticket.terms.queue_share < 1 and len(line) >= max(1, int(ticket.terms.queue_share * max_requests)):

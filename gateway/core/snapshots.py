@@ -73,14 +73,18 @@ class TenantSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LineSnapshot:
-    """One lane of a pool: tickets that wait, the blocks that they would be charged, when the oldest arrived (None: nobody
-    waits), how often the head of one of its lines has been passed at most, its weight, what it holds and may hold (None: no
-    cap), and its tenants that wait or hold something."""
+    """One lane of a pool.
+
+    requests, blocks: tickets that wait, and what they would be charged. oldest_arrived: None if nobody waits. head_passes: how
+    often the head of one of its lines has been passed, at most. max_requests: how many may wait. held_blocks, cap_blocks: what
+    it holds and may hold, None: no cap. tenants: who waits or holds something.
+    """
 
     requests: int
     blocks: int
     oldest_arrived: float | None
     head_passes: int
+    max_requests: int
     weight: float
     held_blocks: int
     cap_blocks: int | None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.names import LaneName
 from gateway.core.outcomes import RejectReason
 from gateway.core.tenant import TenantTerms
 from gateway.keys_file import MOST_PRIORITY, Keys, read_keys_file
@@ -20,7 +19,6 @@ from gateway.relay.headers import CREDENTIALS, Header, header_value
 log = logging.getLogger("kvgate.callers")
 
 PRIORITY_HEADER: Final = b"x-kvgate-priority"
-LANE_HEADER: Final = b"x-kvgate-lane"
 
 
 class Callers:
@@ -92,9 +90,3 @@ def asked_priority(headers: Sequence[Header], body_priority: int | None) -> int 
         except ValueError:
             return None
     return body_priority
-
-
-def asked_lane(headers: Sequence[Header]) -> LaneName | None:
-    """The lane that a client asks for; None if it asks for none."""
-    said = header_value(headers, LANE_HEADER)
-    return None if said is None else LaneName(said.decode("latin-1"))

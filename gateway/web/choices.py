@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gateway.core.decisions import Mode
 from gateway.core.engine_rules import EngineRules
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.relay.watchdog import Clocks
 
@@ -27,6 +28,7 @@ class Choices:
     ttft_target_s: float | None = None
     queue_requests: int = 1024
     early_commit_s: float | None = None
+    lanes: LaneTable = STANDARD_ONLY
 
     def asks_usage_of(self, rules: EngineRules) -> bool:
         """Whether a stream that did not ask for its usage is sent on asking for it."""

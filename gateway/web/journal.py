@@ -68,6 +68,7 @@ class Journal:
         self.error: str | None = None
         self.reason: RejectReason | None = None
         self.terms = ANONYMOUS_TERMS
+        self.lane = STANDARD_LANE  # until it is known
         self.request: InferenceRequest | None = None
         self.pool: Pool | None = None
         self.weighed: Weighed | None = None
@@ -147,10 +148,10 @@ class Journal:
         metrics, model, times = self._metrics, self.model_label, self.timeline
         metrics.request_ended(model, outcome, self.terms.name)
         if self.reason is not None:
-            metrics.rejected(self.pool.name if self.pool is not None else "", STANDARD_LANE, self.reason)
+            metrics.rejected(self.pool.name if self.pool is not None else "", self.lane, self.reason)
         if times.body_read is not None and self.weighed is not None:
             ended = "granted" if times.granted is not None else _WAIT_ENDED.get(outcome, "refused")
-            metrics.waited(STANDARD_LANE, ended, (times.granted or now) - times.body_read)
+            metrics.waited(self.lane, ended, (times.granted or now) - times.body_read)
         if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
             metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
         metrics.token_gaps(model, times.take_gaps())
@@ -203,7 +204,7 @@ class Journal:
             "error": self.error,
             "model": self.model_label,
             "tenant": self.terms.name,
-            "lane": STANDARD_LANE,
+            "lane": self.lane,
             "backend": self.grant.backend if self.grant is not None else None,
             "stream": request.stream if request is not None else None,
             "prompt_tokens_counted": weighed.count.total if weighed is not None else None,

@@ -26,6 +26,7 @@ from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.lane_choice import lane_of
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
@@ -152,7 +153,10 @@ class Line:
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal, terms = self._rooms, self._journal, self._journal.terms
         arrived = journal.timeline.arrived
-        limits_s = (rooms.choices.queue_timeout_s, rooms.choices.ttft_target_s, self._patience_s)
+        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._headers, terms)
+        journal.lane = lane.name
+        waits_s = rooms.choices.queue_timeout_s if lane.deadline_s is None else lane.deadline_s
+        limits_s = (waits_s, rooms.choices.ttft_target_s, self._patience_s)
         ticket = Ticket(
             id=journal.ticket_id,
             pool=weighed.pool.name,
@@ -161,6 +165,7 @@ class Line:
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
             terms=terms,
             priority=terms.priority_of(asked_priority(self._headers, request.priority)),
+            lane=lane.name,
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
             cap_tokens=weighed.cap_tokens,

@@ -79,13 +79,17 @@ class Seen:
 
 
 class ShadowedRun(SimulatedRun):
-    """patience_s: after which a request that waits is given up. judged: every so many early refusals are judged."""
+    """patience_s: after which requests that wait are given up, each drawn for itself. judged: every so many early refusals
+    are judged, of those after `judged_from_s`."""
 
-    def __init__(self, shape: EngineShape, *, commitment: str, patience_s: float, judged: int = 1) -> None:
-        super().__init__(shape, commitment=commitment, guards=Guards())
-        self.patience_s = patience_s
+    def __init__(
+        self, shape: EngineShape, *, commitment: str, patience_s: Sequence[float], judged: int = 1, judged_from_s: float = 0.0
+    ) -> None:
+        super().__init__(shape, commitment=commitment, guards=Guards(), wait_margin=0.5)
+        self._patiences = patience_s
         self.saw = Seen()
         self._judged = judged
+        self._judged_from_s = judged_from_s
         self._sessions: list[list[Turn]] = []
         self._order = count()
         self._due: list[tuple[float, int, int]] = []  # when a session's next turn comes
@@ -107,6 +111,7 @@ class ShadowedRun(SimulatedRun):
 
     def _ask(self, number: int, ask: Ask) -> None:
         self.saw.arrived += 1
+        self.patience_s = self._draw.choice(self._patiences)
         ticket = self._call(number, ask).ticket
         decision = self.book.join(ticket, now=self.now)
         if isinstance(decision, Granted):
@@ -115,7 +120,7 @@ class ShadowedRun(SimulatedRun):
         if isinstance(decision, Refused):
             assert decision.reason is RejectReason.PREDICTED_WAIT
             self.saw.refused_early += 1
-            if self._judged and self.saw.refused_early % self._judged == 0:
+            if self._judged and self.now >= self._judged_from_s and self.saw.refused_early % self._judged == 0:
                 wait_s = copy.deepcopy(self)._wait_of(ticket)
                 self.saw.refusals.append(Prediction(decision.predicted_wait_s, wait_s))
             self._refused(ticket.id)
@@ -129,7 +134,7 @@ class ShadowedRun(SimulatedRun):
         self._predictions[ticket.id] = prediction
 
     def _wait_of(self, ticket: Ticket) -> float | None:
-        """This run is a shadow: the ticket waits, whatever is predicted. Its wait in seconds, None if its deadline comes first."""
+        """This run is a shadow: the ticket waits, whatever is predicted. Its wait (seconds); None: its deadline comes first."""
         self._judged = 0
         prediction = Prediction(None)
         self.book.join(replace(ticket, deadline=self.now + _FOR_EVER_S), now=self.now)

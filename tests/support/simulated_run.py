@@ -80,6 +80,7 @@ class SimulatedRun:
         mode: Mode = Mode.ENFORCE,
         reserve_percent: int = 5,
         seed: int = 1,
+        wait_margin: float = 0.1,
     ) -> None:
         self.shape = shape
         self.scheduler = Scheduler(
@@ -90,7 +91,7 @@ class SimulatedRun:
             mode=mode,
             commitment=commitment,
             policy="fifo",
-            limits=QueueLimits(max_requests=100_000, wait_margin=0.1),
+            limits=QueueLimits(max_requests=100_000, wait_margin=wait_margin),
             evidence=self.evidence,
             guards=guards,
         )

@@ -10,7 +10,7 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
 from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.keys_file import MOST_PRIORITY
-from gateway.web.callers import Callers, asked_lane, asked_priority
+from gateway.web.callers import Callers, asked_priority
 from support.keys import keys_file
 
 A, B = b"key-of-a", b"key-of-b"
@@ -117,9 +117,3 @@ def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
 def test_a_client_asks_for_a_priority_by_header_or_by_body(header: bytes | None, body: int | None, asked: int | None) -> None:
     headers = [] if header is None else [(b"X-Kvgate-Priority", header)]
     assert asked_priority(headers, body) == asked
-
-
-def test_a_client_asks_for_a_lane_by_header() -> None:
-    assert asked_lane([(b"X-Kvgate-Lane", b"batch")]) == "batch"
-    assert asked_lane([(b"x-kvgate-lane", b"\xff")]) == "\xff"
-    assert asked_lane([]) is None
