@@ -12,6 +12,10 @@ from gateway.core.outcomes import RejectReason
 from gateway.core.queue import Queue, QueueLimits
 from gateway.core.ticket import Ticket
 
+# Beyond a lane's places there is a quarter more for those who were refused and come back as they were told: whoever is done
+# asks again at once, and would else have taken every place before them.
+_FOR_RETURNING = 4
+
 
 class Refusals:
     """Reads the ledger, the queue, the drain of each pool and the pace of each backend; changes nothing."""
@@ -48,7 +52,7 @@ class Refusals:
         if ticket.deadline <= now:
             return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)
         max_requests = line.lane.max_requests
-        if line.lane.requests >= max_requests:
+        if line.lane.requests >= max_requests + (ticket.returns and max_requests // _FOR_RETURNING):
             return self.refuse(ticket, RejectReason.QUEUE_FULL, wait_s)
         if ticket.terms.queue_share < 1 and len(line) >= max(1, int(ticket.terms.queue_share * max_requests)):
             return self.refuse(ticket, RejectReason.TENANT_LIMIT, wait_s)

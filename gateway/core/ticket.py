@@ -36,7 +36,8 @@ class Ticket:
     terms: of the tenant whose request it is. priority: within the tenant's line, by a policy that looks at it; the lower
     number goes first. affinity: what placement hashes; b"" has no favourite. prompt_tokens: of all its prompts, each once,
     as far as they are counted. cap_tokens: the output cap of one sequence that was asked for, None if none was. family:
-    whose past answers tell how long this one becomes: a model on an engine's version.
+    whose past answers tell how long this one becomes: a model on an engine's version. returns: it was refused, told when to
+    come back, and has; then arrived is when it came first.
     """
 
     id: TicketId
@@ -51,6 +52,7 @@ class Ticket:
     prompt_tokens: int = 0
     cap_tokens: int | None = None
     family: str = ""
+    returns: bool = False
 
     @property
     def tenant(self) -> TenantName:

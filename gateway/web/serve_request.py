@@ -170,6 +170,7 @@ class Line:
             prompt_tokens=weighed.count.total,
             cap_tokens=weighed.cap_tokens,
             family=weighed.pool.family(request.model),
+            returns=self._first_arrived < arrived,
         )
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, self._recounted)
