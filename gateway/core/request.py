@@ -56,6 +56,7 @@ class InferenceRequest:
     n, best_of: samples of each prompt; which of them counts is the engine's rule (core/engine_rules.py).
     cap_tokens: the output cap of one sequence, None unless cap is SET.
     affinity: what placement hashes: the session key if there is one, else the start of the prompt.
+    priority: as the client wrote it for an engine that ranks requests, where the lower number goes first; None: it wrote none.
     """
 
     model: str | None
@@ -68,4 +69,5 @@ class InferenceRequest:
     best_of: int = 1
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
     affinity: bytes = b""
+    priority: int | None = None
     countable: Countable = field(default_factory=Countable)

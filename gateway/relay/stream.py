@@ -127,15 +127,17 @@ class Answer:
         )
         return self._watcher
 
-    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers) -> Outcome:
+    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers | None) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
 
-        own_headers: added to the engine's. Cancellation (the client has gone) passes through; the caller closes.
+        own_headers: added to the engine's; None: the head is out already, and this goes on under it. Cancellation (the client
+        has gone) passes through; the caller closes.
         """
         is_stream = is_event_stream(head)
         # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
-        headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
-        await self._downstream.write_head(head.status, headers)
+        if own_headers is not None:
+            headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
+            await self._downstream.write_head(head.status, headers)
         try:
             await self._relay_body(watcher)
             if is_stream and 200 <= head.status < 300 and not (watcher.is_complete or watcher.has_error):

@@ -13,10 +13,12 @@ from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
 from gateway.web.big_bodies import BigBodies
+from gateway.web.callers import Callers
 from gateway.web.choices import Choices
 from gateway.web.open_requests import OpenRequests
 from gateway.web.recent import Recent
 from gateway.web.recount import Recount
+from gateway.web.returning import Returning
 from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
@@ -42,5 +44,7 @@ class Rooms:
     big_bodies: BigBodies = field(default_factory=BigBodies)
     evidence: Evidence = field(default_factory=Evidence)
     open_requests: OpenRequests = field(default_factory=OpenRequests)
+    callers: Callers = field(default_factory=Callers)
+    returning: Returning = field(default_factory=Returning)
     waiters: Waiters = field(default_factory=Waiters)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

@@ -73,6 +73,7 @@ const REASONS = {
   blocks: (wait) => `needs ${plural(wait.needs_blocks, "block")}, ${number(Math.max(wait.free_blocks, 0))} free on ${wait.backend}`,
   seats: (wait) => `needs ${plural(wait.needs_seats, "seat")}, too few free on ${wait.backend}`,
   prompts: (wait) => `fits; ${wait.backend} computes as many prompts as it may`,
+  cap: () => "fits; its lane or tenant holds as much as it may",
   collecting: () => "fits; the room is kept for one ahead",
   turn: () => "fits; others are ahead",
 };
