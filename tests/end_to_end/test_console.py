@@ -24,6 +24,7 @@ from support.fake_engine import FakeEngine
 from support.gates import held_stream
 from support.gateway_process import running_gateway
 from support.http_client import Connection, post
+from support.programs import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.asyncio(loop_scope="module")]
 
@@ -146,6 +147,19 @@ async def test_a_backend_that_is_down_is_said_to_be(browser: Browser, own_bench:
     assert await column(browser, "#refused", 1) == ["no_backend"]
     await picture(browser, "backend-down")
     await check_quiet(browser, own_bench.gateway.admin_url)
+
+
+async def test_a_backend_that_was_never_there_is_waited_for_in_words(browser: Browser) -> None:
+    async with running_gateway([f"later=http://127.0.0.1:{free_port()}"], wait_ready=False, watched=False) as gateway:
+        await browser.take_log()
+        await browser.look()
+        await browser.open(f"{gateway.admin_url}/console")
+        await browser.until(LIVE, "the console is live")
+        await browser.until("return document.querySelector('.card .pill').dataset.state === 'unhealthy'", "it is unhealthy")
+        assert await browser.text(".card b") == "later"
+        assert "refused" in (await browser.text(".card .trouble")).lower()
+        assert not await browser.run("return document.querySelector('.bar').checkVisibility()"), "of no budget there is no bar"
+        assert await browser.take_log() == []
 
 
 async def test_a_drain_is_announced_and_the_end_of_the_gateway_is_said_plainly(browser: Browser, own_bench: Bench) -> None:

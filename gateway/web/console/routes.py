@@ -8,6 +8,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Response
 
 from gateway.relay.downstream import Receive, Send, break_off
+from gateway.relay.headers import header_value
 from gateway.web.console.feed import Feed
 from gateway.web.control_errors import error_response
 
@@ -62,6 +63,12 @@ class _Events(Response):
         self._feed = feed
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        site = header_value(scope["headers"], b"sec-fetch-site")
+        if site not in (None, b"same-origin", b"none"):
+            # A page of elsewhere could not read it, and yet take the places of those who may.
+            refused = error_response(403, "foreign_page", "this stream is for the console's own page")
+            await refused(scope, receive, send)
+            return
         viewer = self._feed.join()
         if viewer is None:
             refused = error_response(503, "too_many_viewers", "as many consoles are open as may be, or the gateway is stopping")

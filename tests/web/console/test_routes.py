@@ -111,6 +111,18 @@ async def test_one_viewer_too_many_is_told_so_and_disturbs_nobody(engine: Script
         await asyncio.wait_for(serving, 5)
 
 
+@pytest.mark.parametrize(("site", "status"), [(b"same-origin", 200), (b"none", 200), (b"cross-site", 403), (b"same-site", 403)])
+async def test_a_page_of_elsewhere_takes_nobodys_place(engine: ScriptedEngine, site: bytes, status: int) -> None:
+    async with console(engine) as page:
+        caller = Caller("/console/events", method="GET", headers=[(b"sec-fetch-site", site)])
+        serving = asyncio.create_task(page.app(caller.scope, caller.receive, caller.send))
+        await eventually(lambda: caller.status is not None)
+        assert caller.status == status
+        assert len(page.feed) == (1 if status == 200 else 0)
+        caller.leave()
+        await asyncio.wait_for(serving, 5)
+
+
 async def test_the_end_of_the_gateway_is_the_tidy_end_of_the_stream(engine: ScriptedEngine) -> None:
     async with console(engine) as page:
         caller, serving = page.watch()
