@@ -348,7 +348,7 @@ function drawProgress(cell, text, run) {
 }
 
 // Refusals that waiting does not cure: the caller has to send something else.
-const CALLERS = new Set(["invalid_request", "unknown_model", "body_too_large", "upload_timeout", "context_length_exceeded", "kv_budget_exceeded"]);
+const CALLERS = new Set(["invalid_request", "unauthorized", "unknown_model", "body_too_large", "upload_timeout", "context_length_exceeded", "kv_budget_exceeded"]);
 
 function drawTable(selector, columns, rows, summary) {
   const section = find(selector);
