@@ -37,9 +37,10 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
-from gateway.core.names import STANDARD_LANE
+from gateway.core.lane_table import DEFAULT_LANES, LaneTable
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.core.queue import QueueLimits
+from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
@@ -48,6 +49,7 @@ from gateway.tls import client_context
 from gateway.tokens.local import LocalTokenizer
 from gateway.tokens.ratio import Ratios
 from gateway.web.app import Front
+from gateway.web.callers import Callers
 from gateway.web.choices import Choices
 from gateway.web.console.feed import Feed
 from gateway.web.console.frame import encoded_frame
@@ -75,8 +77,9 @@ EXIT_FAILED: Final = 1
 # After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
 _LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
-# The prediction of a wait is good to about so much; who would be that near its deadline is told now, not then.
-_WAIT_MARGIN: Final = 0.1
+# A wait may turn out shorter than predicted by so much. Who could still be in time then waits, though some will in vain: of
+# those who are refused at once, less than one in twenty would have been (tests/simulator/test_predicted_wait.py).
+_WAIT_MARGIN: Final = 0.5
 # Open files that are nobody's connection: listeners, probes, the log, and room for operators.
 _OTHER_FILES: Final = 256
 _MOST_CONNECTIONS: Final = 16_384
@@ -163,13 +166,18 @@ class Gateway:
         self._state_file = None
         if settings.state_file is not None:
             self._state_file = StateFile(settings.state_file, evidence, clock, beside={"ratios": ratios})
+        lanes = DEFAULT_LANES if settings.lanes_file is None else read_lanes(settings.lanes_file)
         book = memory_book(
             mode=Mode(settings.mode),
             commitment=settings.commitment,
             policy=settings.policy,
             limits=QueueLimits(
-                max_requests=settings.queue_requests, max_passes=settings.backfill_passes, wait_margin=_WAIT_MARGIN
+                max_requests=settings.queue_requests,
+                max_passes=settings.backfill_passes,
+                max_age_s=settings.backfill_age_s,
+                wait_margin=_WAIT_MARGIN,
             ),
+            lanes=lanes,
             evidence=evidence,
             guards=Guards(gap_target_s=settings.itl_target_s, is_on=settings.guards == "on"),
         )
@@ -199,11 +207,12 @@ class Gateway:
             running=Running(),
             watchdog=self._watchdog,
             tally=Tally(),
-            metrics=Metrics(__version__),
+            metrics=Metrics(__version__, tenant_labels=settings.tenant_labels),
             clock=clock,
             jitter=random.Random(),
-            choices=_choices(settings),
             recent=Recent(clock.now),
+            callers=Callers(settings.keys_file),
+            choices=_choices(settings, lanes),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
@@ -231,7 +240,8 @@ class Gateway:
             foreign_blocks=view.foreign_blocks,
             weighed_anew=self._rooms.waiters.weighed_anew(view),
         )
-        self._rooms.metrics.expect(pools=self._roster.pool_names(), lanes=(STANDARD_LANE,), models=self._roster.models())
+        lanes = [lane.name for lane in self._rooms.choices.lanes.lanes]
+        self._rooms.metrics.expect(pools=self._roster.pool_names(), lanes=lanes, models=self._roster.models())
         for conflict in self._roster.conflicts:
             self._fail(f"these settings cannot both be true: {conflict}")
 
@@ -242,7 +252,7 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         # Whoever rotates logs or keys sends it to everything; without a handler it would end the process undrained.
-        loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: no file is read again in this version; restart for that")
+        loop.add_signal_handler(signal.SIGHUP, self._rooms.callers.reread)
         servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
@@ -426,7 +436,7 @@ def _url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _choices(settings: Settings) -> Choices:
+def _choices(settings: Settings, lanes: LaneTable) -> Choices:
     output = settings.default_output
     return Choices(
         mode=Mode(settings.mode),
@@ -445,6 +455,8 @@ def _choices(settings: Settings) -> Choices:
         ),
         pass_through=frozenset(settings.pass_through),
         queue_requests=settings.queue_requests,
+        early_commit_s=settings.early_commit_s,
+        lanes=lanes,
     )
 
 

@@ -19,7 +19,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from gateway.core.names import ANONYMOUS
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
 
@@ -220,11 +219,11 @@ class Metrics:
                     self._requests.labels(model, outcome.value)
 
     def _tenant_label(self, tenant: str) -> str:
-        if tenant in self._named_tenants or tenant == ANONYMOUS:
-            return tenant
-        if len(self._named_tenants) >= self._tenant_labels:
-            return OTHER_TENANT
-        self._named_tenants.add(tenant)
+        named = self._named_tenants
+        if tenant not in named:
+            if len(named) >= self._tenant_labels:
+                return OTHER_TENANT
+            named.add(tenant)
         return tenant
 
     def request_ended(self, model: str, outcome: Outcome, tenant: str) -> None:

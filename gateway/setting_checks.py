@@ -15,6 +15,8 @@ from gateway.core.geometry.model_config import read_model
 from gateway.core.geometry.plan import choose_dtype, parse_stages
 from gateway.core.names import BackendName
 from gateway.core.reserve import ReserveProblem, ReserveUnit
+from gateway.keys_file import read_keys_file
+from gateway.lanes_file import read_lanes
 from gateway.model_files import read_model_files
 from gateway.setting_names import is_service_link, name_problems
 from gateway.setting_values import show
@@ -32,6 +34,7 @@ FLAGS: Final[Mapping[str, str]] = {
 _WORDS: Final[Mapping[str, str]] = {
     "admin_port": "off",
     "state_file": "off",
+    "early_commit_s": "off",
     "max_connections": "auto",
     "max_connections_per_address": "off",
 }
@@ -119,8 +122,10 @@ def _contradictions(settings: Settings) -> list[str]:
         *_reserves_beyond_budget(settings),
         *_shared_port(settings),
         *_unusable_keys(settings),
+        *_unusable_callers(settings),
         *_unusable_models(settings),
         *_tokenizer_without_extra(settings),
+        *_unusable_lanes(settings),
     ]
 
 
@@ -147,6 +152,16 @@ def _reserves_beyond_budget(settings: Settings) -> list[str]:
         if isinstance(resolved, ReserveProblem) and settings.reserve.of(address.name).unit is not ReserveUnit.BYTES:
             problems.append(f"{resolved.message} (KVGATE_KV_BLOCKS of the backend {address.name!r})")
     return problems
+
+
+def _unusable_lanes(settings: Settings) -> list[str]:
+    if settings.lanes_file is None:
+        return []
+    try:
+        read_lanes(settings.lanes_file)
+    except (OSError, ValueError) as error:
+        return [f"KVGATE_LANES: {error}"]
+    return []
 
 
 def _unusable_models(settings: Settings) -> list[str]:
@@ -201,6 +216,16 @@ def _shared_port(settings: Settings) -> list[str]:
     if len(hosts) == 2 and not any(map(_is_everywhere, hosts)):
         return []
     return [f"KVGATE_PORT and KVGATE_ADMIN_PORT are both {settings.port}: give one of them another port, or 0 for a free one"]
+
+
+def _unusable_callers(settings: Settings) -> list[str]:
+    if settings.keys_file is None:
+        return []
+    try:
+        read_keys_file(settings.keys_file)
+    except (OSError, ValueError) as error:
+        return [f"KVGATE_KEYS_FILE: {error}"]
+    return []
 
 
 def _unusable_keys(settings: Settings) -> list[str]:

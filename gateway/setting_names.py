@@ -1,4 +1,4 @@
-"""Which names a setting may have: the ones of later versions, the ones that Kubernetes makes, and the nearest right one."""
+"""Which names a setting may have: those that Kubernetes makes, and the nearest right one of what is none."""
 
 import difflib
 import re
@@ -6,14 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 PREFIX: Final = "KVGATE_"
-
-# Named in the documents and not built yet: refused, because whoever sets one counts on what it does.
-LATER: Final[Mapping[str, str]] = {
-    "KVGATE_LANES": "lanes",
-    "KVGATE_KEYS_FILE": "callers' keys and tenants",
-    "KVGATE_TENANT_LABELS": "callers' keys and tenants",
-    "KVGATE_EARLY_COMMIT": "committing a queued stream early",
-}
 
 # Memory of the host, under the names that engines give it. It is no KV budget, whoever means it well.
 _HOST_MEMORY: Final = re.compile(r"KVGATE_(\w*(SWAP|OFFLOAD|HOST_MEMORY|HOST_RAM|CPU_MEMORY|CPU_RAM)\w*|RAM)")
@@ -40,9 +32,6 @@ def name_problems(environment: Mapping[str, str], known: Iterable[str]) -> list[
         if not name.upper().startswith(PREFIX) or name in names or not environment[name]:
             continue
         if is_service_link(name, environment[name]):
-            continue
-        if name in LATER:
-            problems.append(f"{name} is not available in this version ({LATER[name]})")
             continue
         if _HOST_MEMORY.fullmatch(name.upper()):
             problems.append(

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from gateway.backend_settings import BackendAddress, PerBackend, parse_per_backend
 from gateway.core.geometry.precision import AUTO
 from gateway.core.geometry.precision import kv_dtype as known_dtype
+from gateway.core.policies import POLICIES
 from gateway.core.request import MediaKind
 from gateway.units import parse_bytes, parse_duration
 
@@ -32,6 +33,11 @@ def timeout(text: str) -> float:
     if duration_s <= 0:
         raise ValueError(f"{text!r} leaves no time at all: it must be above 0")
     return duration_s
+
+
+def duration_or_off(text: str) -> float | None:
+    """Seconds, None for `off`."""
+    return None if text.strip().lower() == "off" else parse_duration(text)
 
 
 def target(text: str) -> float | None:
@@ -183,9 +189,7 @@ def media_tokens(text: str) -> MediaTokens:
 
 def policy(text: str) -> str:
     """The order of tickets within a line."""
-    if text.strip().lower() in ("priority", "deadline", "size"):
-        raise ValueError(f"{text.strip().lower()} is not available in this version: use fifo")
-    return one_of("fifo")(text)
+    return one_of(*POLICIES)(text)
 
 
 def default_output(text: str) -> int | str:

@@ -1,8 +1,8 @@
 """The environment, read once into one frozen Settings and checked before anything starts.
 
 Every variable has one name, one default and one meaning, and they stand in this file. A name that is not here ends the
-start and is told the nearest right one; so does a name of a later version, so that nobody believes that it works. All
-problems are reported together, one line each; a secret is never part of a line. An empty variable is one that is not set.
+start and is told the nearest right one. All problems are reported together, one line each; a secret is never part of a
+line. An empty variable is one that is not set.
 """
 
 from collections.abc import Callable
@@ -159,7 +159,17 @@ class Settings(BaseSettings):
     queue_requests: Count = _setting("KVGATE_QUEUE_REQUESTS", "1024", "requests that may wait")
     queue_timeout_s: Duration = _setting("KVGATE_QUEUE_TIMEOUT", "60s", "longest wait, from the arrival of the head")
     backfill_passes: Count = _setting("KVGATE_BACKFILL_PASSES", "16", "requests that may pass a head of line that does not fit")
-    policy: Annotated[Literal["fifo"], _read(values.policy)] = _setting("KVGATE_POLICY", "fifo", "order within a line: fifo")
+    backfill_age_s: Duration = _setting("KVGATE_BACKFILL_AGE", "30s", "nobody passes a head of line that is older")
+    policy: Annotated[Literal["fifo", "priority", "deadline", "size"], _read(values.policy)] = _setting(
+        "KVGATE_POLICY", "fifo", "order within a line: fifo, priority, deadline or size"
+    )
+    lanes_file: Annotated[Path | None, _read(values.readable_file)] = _setting(
+        "KVGATE_LANES", "", "TOML file of lanes: weights, caps, limits; without one standard, and long on large backends"
+    )
+
+    early_commit_s: Annotated[float | None, _read(values.duration_or_off)] = _setting(
+        "KVGATE_EARLY_COMMIT", "off", "a stream that waits in line for so long is answered early, with comments; or off"
+    )
 
     connect_timeout_s: Timeout = _setting("KVGATE_CONNECT_TIMEOUT", "5s", "to connect to a backend")
     upload_timeout_s: Timeout = _setting("KVGATE_UPLOAD_TIMEOUT", "30s", "for a client to send its whole request")
@@ -186,6 +196,12 @@ class Settings(BaseSettings):
     drain_timeout_s: Duration = _setting("KVGATE_DRAIN_TIMEOUT", "30s", "after that, time for running requests to end")
 
     admin_token: Secret = _setting("KVGATE_ADMIN_TOKEN", "", "needed for writes on the admin port off loopback")
+    keys_file: Annotated[Path | None, _read(values.readable_file)] = _setting(
+        "KVGATE_KEYS_FILE", "", "TOML file of callers' keys (hashed) and their tenants; without one everybody is anonymous"
+    )
+    tenant_labels: Count = _setting(
+        "KVGATE_TENANT_LABELS", "100", "tenants that metrics show by name; those that come later are other"
+    )
     backend_key: Secret = _setting(
         "KVGATE_BACKEND_KEY", "", "bearer key for the backends: for probes, and for callers without one"
     )

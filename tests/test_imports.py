@@ -14,8 +14,8 @@ PACKAGE: Final = Path(__file__).parent.parent / "gateway"
 EDGES: Final = frozenset({"core", "clock", "metrics"})
 ADMISSION: Final = EDGES | {"books"}
 RELAY: Final = ADMISSION | {"admission", "dialects"}
-WEB: Final = RELAY | {"relay", "backends", "tokens"}
-ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "logs", "model_files", "tls"}
+WEB: Final = RELAY | {"relay", "backends", "tokens", "keys_file"}
+ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "lanes_file", "logs", "model_files", "tls"}
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "core": frozenset(),
     "dialects": frozenset({"core"}),
@@ -37,12 +37,24 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "units": frozenset(),
     "metrics": frozenset({"core"}),
     "model_files": frozenset(),
+    "keys_file": frozenset({"core"}),
+    "lanes_file": frozenset({"core", "units"}),
     "backend_settings": frozenset({"core"}),
     "setting_names": frozenset(),
     "setting_values": frozenset({"core", "units", "backend_settings"}),
     "settings": frozenset({"core", "units", "backend_settings", "setting_names", "setting_values"}),
     "setting_checks": frozenset(
-        {"core", "units", "backend_settings", "model_files", "setting_names", "setting_values", "settings"}
+        {
+            "core",
+            "units",
+            "backend_settings",
+            "keys_file",
+            "lanes_file",
+            "model_files",
+            "setting_names",
+            "setting_values",
+            "settings",
+        }
     ),
 }
 # Distributions that one file alone may import.

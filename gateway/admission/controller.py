@@ -8,13 +8,13 @@ It promises:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gateway.admission.grant import Grant
 from gateway.admission.running_answer import Reports, RunningAnswer
 from gateway.books import BookContract
 from gateway.clock import Clock
-from gateway.core.decisions import Changes, Granted, Queued, Refused
+from gateway.core.decisions import Changes, Granted, Queued, Refused, Standing
 from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, LaneName, TicketId
@@ -95,6 +95,14 @@ class Controller:
         finally:
             self._waiting.pop(ticket.id, None)
 
+    def standing(self, ticket: TicketId) -> Standing | None:
+        """Where a ticket stands in line; None if it does not wait."""
+        return self._book.standing(ticket, now=self._clock.now())
+
+    def free_blocks(self, names: Iterable[BackendName]) -> int:
+        """The most blocks that are free now on one of these backends, at least 0."""
+        return max(map(self._book.free_blocks, names), default=0)
+
     def _give_back(self, grant: Grant) -> None:
         changes = self._book.release(grant.ticket.id, now=self._clock.now())
         grant.released_blocks = changes.released_blocks
@@ -162,8 +170,8 @@ class Controller:
         return self._book.snapshot(now=self._clock.now())
 
     def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
-        """The first `most` tickets of every line, each with what it waits for."""
-        return self._book.waits(most=most)
+        """The first `most` tickets of every lane, each with what it waits for."""
+        return self._book.waits(most=most, now=self._clock.now())
 
     def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
         """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""

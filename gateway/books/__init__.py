@@ -8,6 +8,7 @@ from gateway.books.memory import memory_book
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
 from gateway.core.queue import QueueLimits
 
 __all__ = ["BOOKS", "BookContract", "BookFactory", "memory_book"]
@@ -23,6 +24,7 @@ class BookFactory(Protocol):
         commitment: str,
         policy: str,
         limits: QueueLimits,
+        lanes: LaneTable = STANDARD_ONLY,
         evidence: Evidence | None = None,
         guards: Guards | None = None,
     ) -> BookContract: ...

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gateway.core.commitment import Ending
-from gateway.core.decisions import Changes, Granted, Queued, Refused
+from gateway.core.decisions import Changes, Granted, Queued, Refused, Standing
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.pace import Pace
@@ -59,9 +59,13 @@ class BookContract(Protocol):
 
     def has_waiting_for(self, backend: BackendName) -> bool: ...
 
+    def standing(self, ticket_id: TicketId, *, now: float) -> Standing | None: ...
+
+    def free_blocks(self, name: BackendName) -> int: ...
+
     def snapshot(self, *, now: float) -> BookSnapshot: ...
 
-    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]: ...
+    def waits(self, *, most: int, now: float) -> tuple[WaitSnapshot, ...]: ...
 
     def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]: ...
 

@@ -4,6 +4,7 @@ from gateway.core.book import Book
 from gateway.core.commitment import COMMITMENTS, Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
 from gateway.core.policies import POLICIES
 from gateway.core.queue import QueueLimits
 
@@ -14,6 +15,7 @@ def memory_book(
     commitment: str,
     policy: str,
     limits: QueueLimits,
+    lanes: LaneTable = STANDARD_ONLY,
     evidence: Evidence | None = None,
     guards: Guards | None = None,
 ) -> Book:
@@ -26,5 +28,6 @@ def memory_book(
         commitment=COMMITMENTS[commitment](evidence or Evidence()),
         policy=POLICIES[policy],
         limits=limits,
+        lanes=lanes,
         guards=guards,
     )

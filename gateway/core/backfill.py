@@ -1,56 +1,81 @@
-"""Backfill: who may pass a head that does not fit, and how often.
+"""Backfill: who may pass a head that does not fit, how often, and until what age.
 
 A ticket passes a head when it is granted, before that head, on a backend that the head is waiting for; which line the ticket
-stands in does not matter. A head is passed at most `max_passes` times. After that it collects: whoever is behind it gets
-nothing on the backends that it could run on, so the room that comes free there adds up until it fits. What a head could
-never use is not kept from anybody.
+stands in does not matter, as long as it was not its turn. A head is passed at most `max_passes` times, and not at all once
+it is older than `max_age_s`. After that it collects: whoever is behind it gets nothing on the backends that it could run on,
+so the room that comes free there adds up until it fits. What a head could never use is not kept from anybody.
+
+So a head starts at the latest when all has ended that was granted before it began to collect, unless an older one collects as
+well. Its line comes first meanwhile (core/lanes.py): whose turn it would be otherwise waits with the others.
 """
 
 from collections.abc import Iterable
 
+from gateway.core.lanes import Lanes
 from gateway.core.ledger import BackendLedger
-from gateway.core.line import Line, Waiting
+from gateway.core.line import Waiting
+from gateway.core.queue import Queue
 
 
 class Backfill:
     """Counts passes and knows for whom room collects.
 
-    A ticket that collects goes on collecting when a policy puts another one before it: the promise was made to it.
+    A ticket that collects goes on collecting when a policy puts another one before it: the promise was made to it. Of several
+    the oldest comes first, so that they never wait for each other. Who is held back by a cap bars nobody meanwhile.
     """
 
-    def __init__(self, *, max_passes: int) -> None:
+    def __init__(self, queue: Queue, *, max_passes: int, max_age_s: float) -> None:
+        self._queue = queue
         self._max_passes = max_passes
+        self._max_age_s = max_age_s
         self._collecting: list[Waiting] = []
 
-    def bars(self, waiting: Waiting, backend: BackendLedger) -> bool:
+    def bars(self, waiting: Waiting, backend: BackendLedger, *, now: float) -> bool:
         """Whether room on that backend is being collected for somebody ahead of this ticket."""
         return any(
-            other is not waiting and other.is_ahead_of(waiting) and backend.could_ever_hold(other.ticket)
+            other is not waiting
+            and backend.could_ever_hold(other.ticket)
+            and self._is_ahead(other, waiting, now=now)
+            and not self._queue.lanes(other.ticket.pool).is_capped(other)
             for other in self._collecting
         )
 
-    def bars_behind(self, head: Waiting, backend: BackendLedger) -> bool:
+    def bars_behind(self, head: Waiting, backend: BackendLedger, *, now: float) -> bool:
         """Whether everybody behind that head is barred from that backend: a quick no before many tickets are tried."""
-        return self.bars(head, backend) or (head.is_collecting and backend.could_ever_hold(head.ticket))
+        if not self._collecting:
+            return False
+        return self.bars(head, backend, now=now) or (head.is_collecting and backend.could_ever_hold(head.ticket))
 
-    def blocked(self, head: Waiting) -> None:
+    def blocked(self, head: Waiting, *, now: float) -> None:
         """A head was found not to fit. From here on it collects if it may not be passed (again)."""
-        if not head.is_collecting and head.passes >= self._max_passes:
+        if not head.is_collecting and (head.passes >= self._max_passes or now - head.ticket.arrived >= self._max_age_s):
             head.is_collecting = True
             self._collecting.append(head)
+            self._queue.lanes(head.ticket.pool).collects(head)
 
-    def granted(self, waiting: Waiting, backend: BackendLedger, lines: Iterable[Line]) -> None:
-        """A ticket, in no line any more, was granted on that backend. lines: those whose tickets may run there."""
-        for line in lines:
-            head = line.head
-            if head is not None and head.is_ahead_of(waiting) and backend.could_ever_hold(head.ticket):
+    def granted(self, waiting: Waiting, backend: BackendLedger, pools: Iterable[Lanes], *, now: float) -> None:
+        """A ticket is about to be granted on that backend: it stands where it stood, and is not charged yet. pools: whose
+        tickets may run there."""
+        for lanes in pools:
+            head = lanes.head(now=now) if lanes else None
+            if head is None or head is waiting or not backend.could_ever_hold(head.ticket):
+                continue
+            if self._is_ahead(head, waiting, now=now):
                 head.passes += 1
-                self.blocked(head)
+                self.blocked(head, now=now)
 
     def left(self, waiting: Waiting) -> bool:
         """A ticket waits no longer. True if room was being collected for it, which is now free for others."""
         if not waiting.is_collecting:
             return False
         self._collecting.remove(waiting)
+        self._queue.lanes(waiting.ticket.pool).collects_no_longer(waiting)
         waiting.is_collecting = False
         return True
+
+    def _is_ahead(self, one: Waiting, other: Waiting, *, now: float) -> bool:
+        """Whether `other` would pass `one` by being granted first: by turn within a pool, by age between pools and between
+        those for whom room collects."""
+        if one.ticket.pool != other.ticket.pool or (one.is_collecting and other.is_collecting):
+            return one.age < other.age
+        return self._queue.lanes(one.ticket.pool).is_ahead(one, other, now=now)

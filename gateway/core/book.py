@@ -14,9 +14,11 @@ from dataclasses import replace
 
 from gateway.core.backfill import Backfill
 from gateway.core.commitment import Commitment, Ending
-from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Verdict
+from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Standing, Verdict
 from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
+from gateway.core.lanes import Lanes
 from gateway.core.ledger import BackendLedger, Budget, Ledger, Reservation
 from gateway.core.line import Line, Waiting
 from gateway.core.names import BackendName, LaneName, PoolName, TicketId
@@ -41,6 +43,7 @@ class Book:
         commitment: Commitment,
         policy: PolicyFactory,
         limits: QueueLimits,
+        lanes: LaneTable = STANDARD_ONLY,
         guards: Guards | None = None,
     ) -> None:
         self._mode = mode
@@ -48,11 +51,11 @@ class Book:
         self._commitment = commitment
         self._guards = guards or Guards(is_on=False)
         self._ledger = Ledger(commitment)
-        self._queue = Queue(policy)
-        self._backfill = Backfill(max_passes=limits.max_passes)
+        self._queue = Queue(policy, lanes, limits.max_requests, self._budget_of)
+        self._backfill = Backfill(self._queue, max_passes=limits.max_passes, max_age_s=limits.max_age_s)
         self._drains: dict[PoolName, DrainRate] = {}
         self._refusals = Refusals(self._ledger, self._queue, self._drains, self._guards, limits)
-        self._stirred: dict[Line, None] = {}  # lines in which somebody may have become grantable since they were last settled
+        self._stirred: dict[Lanes, None] = {}  # pools in which somebody may have become grantable since they were last settled
         self._draining = False
 
     # What happens to tickets
@@ -67,15 +70,23 @@ class Book:
             raise ValueError(f"ticket {ticket.id} joined twice")
         if self._draining or not ticket.needs:
             return self._refusals.refuse(ticket, RejectReason.DRAINING if self._draining else RejectReason.NO_BACKEND)
-        waiting = self._draw(ticket) if self._queue else None
-        decision = self._decide(ticket, waiting, now=now)
-        if isinstance(decision, BackendLedger):
-            return self._grant(ticket, waiting, decision, now=now)
+        line = self._queue.line_of(ticket, now=now)
+        waiting = self._draw(ticket, now=now) if self._queue else None
+        verdict: Verdict | None = self._refusals.by_tenant(ticket)
+        if verdict is None:
+            backend = self._find_room(ticket, line, waiting, now=now)
+            if backend is not None:
+                return self._grant(ticket, line, waiting, backend, now=now)
+            waiting = waiting or self._draw(ticket, now=now)
+            verdict = self._refusals.why_not_wait(waiting, now=now)
         if self._mode is Mode.OBSERVE:
-            return self._grant(ticket, None, least_bad([*map(self._ledger.backend, ticket.needs)]), verdict=decision, now=now)
-        if isinstance(decision, Queued):
-            self._enqueue(waiting or self._draw(ticket), now=now)
-        return decision
+            backend = least_bad([*map(self._ledger.backend, ticket.needs)])
+            return self._grant(ticket, line, None, backend, verdict=verdict or Queued(ticket), now=now)
+        if verdict is not None:
+            return verdict
+        assert waiting is not None, "who is not refused has a place"
+        self._enqueue(waiting, now=now)
+        return Queued(ticket)
 
     def leave(self, ticket_id: TicketId, *, now: float) -> Changes:
         """A waiting ticket gives up. released_blocks is None if it does not wait: it was granted, refused, or never here."""
@@ -91,11 +102,12 @@ class Book:
         if reservation is None:
             return self._settle(released_blocks=None, now=now)
         self._guards.answered(ticket_id, now=None)
+        self._queue.gave(reservation.ticket, reservation.charged_blocks, now=now)
         pool = reservation.ticket.pool
         if pool in self._drains:
             self._drains[pool].released(reservation.charged_blocks, reservation.seats, now=now)
         self._observe_pressure(reservation.ticket, now=now)
-        self._stir(reservation.backend)
+        self._stir_for(reservation)
         return self._settle(released_blocks=reservation.charged_blocks, now=now)
 
     def reweigh(self, ticket_id: TicketId, needs: Mapping[BackendName, Need], *, now: float) -> Changes:
@@ -111,7 +123,7 @@ class Book:
             if reservation is None:
                 return self._settle(released_blocks=None, now=now)
             return self._freed(reservation, self._ledger.reweigh(reservation, needs[reservation.backend]), now=now)
-        self._reweigh(waiting, needs)
+        self._reweigh(waiting, needs, now=now)
         hopeless = [waiting] if self._refusals.never_fits(waiting.ticket) else []
         return self._settle(self._dismiss(hopeless, RejectReason.KV_BUDGET, now=now), now=now)
 
@@ -179,11 +191,14 @@ class Book:
         for ticket_id, needs in (weighed_anew or {}).items():
             waiting = self._queue.find(ticket_id)
             if waiting is not None:
-                self._reweigh(waiting, needs)
+                self._reweigh(waiting, needs, now=now)
         hopeless: list[Waiting] = []
         if budget != before or weighed_anew:
             hopeless = [
-                waiting for line in self._queue.lines_for(name) for waiting in line if self._refusals.never_fits(waiting.ticket)
+                waiting
+                for lanes in self._queue.pools_for(name)
+                for waiting in lanes
+                if self._refusals.never_fits(waiting.ticket)
             ]
         self._stir(name)
         refused = self._dismiss(hopeless, RejectReason.KV_BUDGET, now=now)
@@ -193,7 +208,9 @@ class Book:
         """A reading of an engine: what it has preempted so far (None: it does not tell), and whether an overrun of its cache
         fails every request there. Where the commitment draws a conclusion, what runs is charged by it at once."""
         if self._commitment.read_engine(name, preemptions, overrun_fails_all=overrun_fails_all, now=now):
-            self._ledger.charge_anew(name)
+            for reservation, freed_blocks in self._ledger.charge_anew(name):
+                self._queue.changed(reservation.ticket, -freed_blocks, now=now)
+                self._stir_for(reservation)
             self._stir(name)
         return self._settle(now=now)
 
@@ -224,11 +241,17 @@ class Book:
         """Seconds from its grant after which a granted ticket's prompt counts as computed, whatever was seen."""
         return self._guards.expected_s(ticket_id, is_stream=is_stream)
 
+    def standing(self, ticket_id: TicketId, *, now: float) -> Standing | None:
+        """Where a ticket stands in line; None if it does not wait."""
+        waiting = self._queue.find(ticket_id)
+        return None if waiting is None else self._refusals.standing(waiting, now=now)
+
+    def free_blocks(self, name: BackendName) -> int:
+        """Blocks below a backend's limit that nobody is charged for; 0 while more is taken than may be."""
+        return max(self._ledger.backend(name).free_blocks, 0)
+
     def snapshot(self, *, now: float) -> BookSnapshot:
         """The whole book as frozen records."""
-        pools = {
-            line.pool: {each.lane: each.snapshot() for each in self._queue.lines_in(line.pool)} for line in self._queue.lines
-        }
         return BookSnapshot(
             mode=self._mode,
             draining=self._draining,
@@ -236,13 +259,13 @@ class Book:
                 name: replace(backend.snapshot(), guards=self._guards.snapshot(name))
                 for name, backend in self._ledger.backends.items()
             },
-            pools=pools,
+            pools={lanes.pool: lanes.snapshot() for lanes in self._queue.pools()},
             drain_blocks_per_s={pool: drain.blocks_per_s(now=now) for pool, drain in self._drains.items()},
         )
 
-    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
-        """The first `most` tickets of every line, each with what it waits for."""
-        return tuple(wait_snapshots(self._queue, self._ledger, self._guards, self._backfill, most=most))
+    def waits(self, *, most: int, now: float) -> tuple[WaitSnapshot, ...]:
+        """The first `most` tickets of every lane, each with what it waits for."""
+        return tuple(wait_snapshots(self._queue, self._ledger, self._guards, self._backfill, most=most, now=now))
 
     def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
         """Blocks charged on each backend where any are, by lane. It looks at everything that runs."""
@@ -261,61 +284,78 @@ class Book:
 
     # The decision about one ticket
 
-    def _decide(self, ticket: Ticket, waiting: Waiting | None, *, now: float) -> BackendLedger | Queued | Refused:
-        """What the rules say about a ticket that joins now, obeyed or only reported.
-
-        waiting: its place, None if nobody waits.
-        """
-        if waiting is None or waiting.line.position(waiting) <= self._limits.lookahead:
-            # Further back nobody was tried since the room came free, so a newcomer must not be the first to be tried.
-            backend = self._find_room(ticket, waiting)
-            if backend is not None:
-                return backend
-        return self._refusals.why_not_wait(ticket, now=now) or Queued(ticket)
-
-    def _find_room(self, ticket: Ticket, waiting: Waiting | None) -> BackendLedger | None:
-        """Where the ticket may run now. waiting: its place in line, None if nobody waits whom it could pass."""
+    def _find_room(
+        self, ticket: Ticket, line: Line, waiting: Waiting | None, *, is_joining: bool = True, now: float
+    ) -> BackendLedger | None:
+        """Where the ticket may run now. line: where it belongs. waiting: its place, None if nobody waits whom it could pass."""
+        most_blocks = self._queue.lanes(ticket.pool).room(line)
+        if most_blocks is not None and most_blocks < 1:
+            return None
         found: list[BackendLedger] = []
         for name in ticket.needs:
-            backend = self._ledger.fits(ticket, name)
+            backend = self._ledger.fits(ticket, name, most_blocks)
             if backend is None or not self._guards.admits(name, ticket.prompt_tokens):
                 continue
-            if waiting is None or not self._backfill.bars(waiting, backend):
-                found.append(backend)
-        return choose(ticket.affinity, found) if found else None
+            if waiting is not None:
+                if is_joining:  # time alone may have made a head too old to be passed
+                    self._look_at_heads(name, now=now)
+                if self._backfill.bars(waiting, backend, now=now):
+                    continue
+            found.append(backend)
+        if not found or (waiting is not None and not self._may_go(waiting, is_joining=is_joining, now=now)):
+            return None
+        return choose(ticket.affinity, found)
+
+    def _may_go(self, waiting: Waiting, *, is_joining: bool, now: float) -> bool:
+        """Whether a ticket for which there is room may take it, as far as others wait whom it would pass."""
+        lanes = self._queue.lanes(waiting.ticket.pool)
+        if lanes.is_held_back(waiting, now=now):
+            return False
+        # Further back nobody was tried since the room came free, so a newcomer must not be the first to be tried.
+        return not is_joining or lanes.is_within(waiting, self._limits.lookahead, now=now)
 
     # Moving tickets
 
-    def _draw(self, ticket: Ticket) -> Waiting:
+    def _draw(self, ticket: Ticket, *, now: float) -> Waiting:
         blocks, seats = self._ledger.least_charge(ticket)
-        return self._queue.draw(ticket, blocks=blocks, seats=seats)
+        return self._queue.draw(ticket, blocks=blocks, seats=seats, now=now)
 
     def _enqueue(self, waiting: Waiting, *, now: float) -> None:
-        self._queue.join(waiting)
-        if waiting.line.head is waiting:
-            self._backfill.blocked(waiting)
+        self._queue.join(waiting, now=now)
+        self._look_at_head(self._queue.lanes(waiting.ticket.pool), now=now)
         pool = waiting.ticket.pool
         if pool not in self._drains:
             self._drains[pool] = DrainRate()
         self._drains[pool].waits(True, now=now)
 
-    def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need]) -> None:
+    def _look_at_heads(self, name: BackendName, *, now: float) -> None:
+        for lanes in self._queue.pools_for(name):
+            if lanes:
+                self._look_at_head(lanes, now=now)
+
+    def _look_at_head(self, lanes: Lanes, *, now: float) -> None:
+        """Who goes first in a pool may be somebody else now, or too old to be passed."""
+        head = lanes.head(now=now)
+        if head is not None:
+            self._backfill.blocked(head, now=now)
+
+    def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need], *, now: float) -> None:
         """A waiting ticket needs something else than it did. It keeps its place and its passes."""
         if self._backfill.left(waiting):
             self._stir_all(waiting.ticket.needs)
         ticket = replace(waiting.ticket, needs=needs)
         blocks, seats = self._ledger.least_charge(ticket)
-        self._queue.reweigh(waiting, ticket, blocks=blocks, seats=seats)
-        if waiting.line.head is waiting:
-            self._backfill.blocked(waiting)
-        self._stirred[waiting.line] = None
+        self._queue.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
+        lanes = self._queue.lanes(ticket.pool)
+        self._look_at_head(lanes, now=now)
+        self._stirred[lanes] = None
 
     def _remove(self, waiting: Waiting, *, now: float) -> None:
         """A ticket leaves its line, for whatever reason."""
-        self._queue.remove(waiting)
-        pool = waiting.ticket.pool
-        if not self._queue.has_waiting_in(pool):
-            self._drains[pool].waits(False, now=now)
+        self._queue.remove(waiting, now=now)
+        lanes = self._queue.lanes(waiting.ticket.pool)
+        if not lanes:
+            self._drains[lanes.pool].waits(False, now=now)
         if self._backfill.left(waiting):
             self._stir_all(waiting.ticket.needs)
 
@@ -323,8 +363,9 @@ class Book:
         """A ticket leaves its line without a grant."""
         self._remove(waiting, now=now)
         waiting.line.policy.left(waiting.ticket)
-        if len(waiting.line) > self._limits.lookahead:
-            self._stirred[waiting.line] = None  # somebody has moved up among those who are considered
+        lanes = self._queue.lanes(waiting.ticket.pool)
+        if len(lanes) > self._limits.lookahead or lanes.room(waiting.line) is not None:
+            self._stirred[lanes] = None  # somebody has moved up among those who are considered, or waits for no cap any more
 
     def _dismiss(self, hopeless: list[Waiting], reason: RejectReason, *, now: float) -> list[Refused]:
         """Waiting tickets are refused for a reason that waiting does not cure."""
@@ -336,27 +377,38 @@ class Book:
         due = self._queue.take_due(now=now)
         for waiting in due:
             self._depart(waiting, now=now)
-        return [self._refusals.timed_out(waiting.ticket, now=now) for waiting in due]
+        return [self._refusals.timed_out(waiting, now=now) for waiting in due]
 
     def _grant(
-        self, ticket: Ticket, waiting: Waiting | None, backend: BackendLedger, *, verdict: Verdict | None = None, now: float
+        self,
+        ticket: Ticket,
+        line: Line,
+        waiting: Waiting | None,
+        backend: BackendLedger,
+        *,
+        verdict: Verdict | None = None,
+        now: float,
     ) -> Granted:
         """Hold what the ticket needs. waiting: its place, None if nobody waits whom it could pass."""
+        if waiting is not None:
+            self._backfill.granted(waiting, backend, self._queue.pools_for(backend.name), now=now)
+            if waiting.is_waiting:
+                self._remove(waiting, now=now)
         reservation = self._ledger.hold(ticket, backend.name, now=now)
         self._guards.granted(ticket.id, backend.name, ticket.prompt_tokens, now=now)
-        if waiting is not None:
-            self._backfill.granted(waiting, backend, self._queue.lines_for(backend.name))
-        self._queue.line(ticket.pool, ticket.lane).policy.granted(ticket)
+        self._queue.took(ticket, line, reservation.charged_blocks, now=now)
+        line.policy.granted(ticket)
         self._observe_pressure(ticket, now=now)
         return Granted(ticket, backend.name, reservation.worst_blocks, reservation.charged_blocks, verdict)
 
     def _freed(self, reservation: Reservation, freed_blocks: int, *, now: float) -> Changes:
         """More is known of a running ticket, and by that so many blocks came free, or fewer than none were taken."""
+        self._queue.changed(reservation.ticket, -freed_blocks, now=now)
         if freed_blocks > 0:
             pool = reservation.ticket.pool
             if pool in self._drains:
                 self._drains[pool].shrunk(freed_blocks)
-            self._stir(reservation.backend)
+            self._stir_for(reservation)
         return self._settle(released_blocks=max(0, freed_blocks), now=now)
 
     def _observe_pressure(self, ticket: Ticket, *, now: float) -> None:
@@ -365,16 +417,28 @@ class Book:
             drain = self._drains.setdefault(ticket.pool, DrainRate())
             drain.waits(any(self._ledger.backend(name).is_over for name in ticket.needs), now=now)
 
+    def _budget_of(self, name: BackendName) -> int:
+        backend = self._ledger.backends.get(name)
+        return 0 if backend is None or backend.budget is None else backend.budget.blocks
+
     # Settling: whoever can be granted now is granted now
 
     def _stir(self, name: BackendName) -> None:
-        """Room may have come free on a backend: look at the lines whose tickets may run there."""
-        for line in self._queue.lines_for(name):
-            self._stirred[line] = None
+        """Room may have come free on a backend: look at the pools whose tickets may run there."""
+        for lanes in self._queue.pools_for(name):
+            if lanes:
+                self._stirred[lanes] = None
 
     def _stir_all(self, names: Iterable[BackendName]) -> None:
         for name in names:
             self._stir(name)
+
+    def _stir_for(self, reservation: Reservation) -> None:
+        """What a ticket was charged came free, or part of it: also its tenant, which may have waited for that elsewhere."""
+        if reservation.ticket.terms.cap_blocks is not None:
+            self._stirred.update((lanes, None) for lanes in self._queue.pools() if lanes)
+        else:
+            self._stir(reservation.backend)
 
     def _settle(self, refused: list[Refused] | None = None, *, released_blocks: int | None = 0, now: float) -> Changes:
         """End what is past its deadline, then grant until nobody who is considered can be granted: heads first, the oldest
@@ -386,45 +450,49 @@ class Book:
         refused += self._expire(now=now)
         granted: list[Granted] = []
         while self._stirred:
-            heads = sorted((line.head for line in self._stirred if line.head is not None), key=lambda head: head.age)
+            found = (lanes.head(now=now) for lanes in self._stirred)
+            heads = sorted((head for head in found if head is not None), key=lambda head: head.age)
             for head in heads:
                 grant = self._grant_if_room(head, now=now)
                 if grant is not None:
                     granted.append(grant)  # and look again: another head is up, and room kept for this one may be free
                     break
-                self._backfill.blocked(head)
+                self._backfill.blocked(head, now=now)
             else:
                 self._stirred.clear()
                 for index, head in enumerate(heads):
                     granted.extend(self._pass_head(head, now=now))
                     if self._stirred:  # room that was collected for the one just granted is free again: heads first
-                        self._stirred.update(dict.fromkeys(each.line for each in heads[index:]))
+                        self._stirred.update(dict.fromkeys(self._queue.lanes(each.ticket.pool) for each in heads[index:]))
                         break
         return Changes(tuple(granted), tuple(refused), released_blocks)
 
     def _pass_head(self, head: Waiting, *, now: float) -> Iterator[Granted]:
         """Grant those behind a blocked head that fit and may pass it."""
-        line = head.line
-        position = 1
-        is_open = self._has_room_behind(head)
-        while is_open and not self._stirred and position < len(line) and position <= self._limits.lookahead:
-            grant = self._grant_if_room(line[position], now=now)
-            if grant is None:
-                position += 1
-            else:
-                yield grant
-                is_open = self._has_room_behind(head)
+        lanes = self._queue.lanes(head.ticket.pool)
+        tried: set[TicketId] = {head.ticket.id}  # room only becomes less meanwhile
+        while self._has_room_behind(head, now=now):
+            candidates = lanes.considered(self._limits.lookahead + 1, now=now)
+            fresh = [waiting for waiting in candidates if waiting.ticket.id not in tried]
+            if not fresh:
+                return
+            for waiting in fresh:
+                tried.add(waiting.ticket.id)
+                grant = self._grant_if_room(waiting, now=now)
+                if grant is not None:
+                    yield grant
+                    if self._stirred or not self._has_room_behind(head, now=now):
+                        return
 
-    def _has_room_behind(self, head: Waiting) -> bool:
-        backends = (self._ledger.backend(name) for name in head.line.backends)
+    def _has_room_behind(self, head: Waiting, *, now: float) -> bool:
+        backends = (self._ledger.backend(name) for name in self._queue.lanes(head.ticket.pool).backends)
         return any(
-            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend)
+            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend, now=now)
             for backend in backends
         )
 
     def _grant_if_room(self, waiting: Waiting, *, now: float) -> Granted | None:
-        backend = self._find_room(waiting.ticket, waiting)
+        backend = self._find_room(waiting.ticket, waiting.line, waiting, is_joining=False, now=now)
         if backend is None:
             return None
-        self._remove(waiting, now=now)
-        return self._grant(waiting.ticket, waiting, backend, now=now)
+        return self._grant(waiting.ticket, waiting.line, waiting, backend, now=now)

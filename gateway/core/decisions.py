@@ -57,6 +57,14 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a waiting ticket stands. ahead: tickets before it. wait_s: about how long it will still wait, None: unknown."""
+
+    ahead: int
+    wait_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Everything that a call changed for tickets that were waiting, in the order in which it happened.
 

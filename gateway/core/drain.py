@@ -1,11 +1,16 @@
 """Drain: how fast a pool gives room back while somebody waits, and so how long a demand will wait.
 
-Only time in which somebody waits counts: an idle gateway releases little because little is asked for. The memory is about
-ten releases long, and before ten were seen nothing is said.
+Only time in which somebody waits counts: an idle gateway releases little because little is asked for. Before ten releases
+were seen nothing is said.
+
+How far back the memory reaches depends on how far ahead one looks: the next few releases are told best by the last few (some
+ten, which follow a change at once), a line of a hundred by the last hundred, of which chance has left less.
 """
 
-_KEPT = 0.9  # of the past at each release: a memory of about ten releases
-_ENOUGH_RELEASES = 10
+from typing import Final
+
+_ENOUGH_RELEASES: Final = 10
+_MEMORIES: Final = (10, 40, 160)  # releases; the shortest is what is shown
 
 
 class DrainRate:
@@ -13,9 +18,7 @@ class DrainRate:
 
     def __init__(self) -> None:
         self._releases = 0
-        self._seconds = 0.0
-        self._blocks = 0.0
-        self._seats = 0.0
+        self._sums = [_Sums(1.0 - 1.0 / releases) for releases in _MEMORIES]
         self._open_seconds = 0.0  # of waiting since the last release, up to the moment when the waiting last stopped
         self._waiting_since: float | None = None
 
@@ -32,9 +35,8 @@ class DrainRate:
         """A request ended and gave back what it was charged. Counts only while somebody waits."""
         if self._waiting_since is None:
             return
-        self._seconds = self._seconds * _KEPT + self._open(now)
-        self._blocks = self._blocks * _KEPT + blocks
-        self._seats = self._seats * _KEPT + seats
+        for sums in self._sums:
+            sums.add(self._open(now), blocks, seats)
         self._releases += 1
         self._open_seconds = 0.0
         self._waiting_since = now
@@ -42,30 +44,56 @@ class DrainRate:
     def shrunk(self, blocks: int) -> None:
         """A running request was found smaller. Room all the same, but no release, and no time of its own."""
         if self._waiting_since is not None:
-            self._blocks += blocks
+            for sums in self._sums:
+                sums.blocks += blocks
 
     def blocks_per_s(self, *, now: float) -> float | None:
-        """The drain in blocks per second; None while it is unknown."""
-        seconds = self._measured_seconds(now)
-        return None if seconds is None else self._blocks / seconds
+        """The drain in blocks per second, by the last ten releases or so; None while it is unknown."""
+        seconds = self._measured_seconds(self._sums[0], now)
+        return None if seconds is None else self._sums[0].blocks / seconds
 
-    def wait_s(self, *, blocks: int, seats: int, now: float) -> float | None:
+    def wait_s(self, *, blocks: float, seats: float, now: float) -> float | None:
         """Seconds until that many blocks and seats more than are free now will have come free; None while unknown.
 
         Blocks and seats are waited for at the same time, so the longer wait counts. What is not short is 0 or less.
         """
-        seconds = self._measured_seconds(now)
-        if seconds is None:
+        if self._releases < _ENOUGH_RELEASES:
             return None
-        return max(0.0, blocks * seconds / self._blocks, seats * seconds / self._seats)
+        sums = self._memory_for(blocks)
+        seconds = self._measured_seconds(sums, now)
+        return None if seconds is None else max(0.0, blocks * seconds / sums.blocks, seats * seconds / sums.seats)
+
+    def _memory_for(self, blocks: float) -> "_Sums":
+        """The shortest that reaches as many releases back as so many blocks lie ahead."""
+        ahead = blocks * self._sums[0].releases / self._sums[0].blocks
+        return next((sums for sums, releases in zip(self._sums, _MEMORIES, strict=True) if ahead <= releases), self._sums[-1])
 
     def _open(self, now: float) -> float:
         """Seconds of waiting since the last release."""
         return self._open_seconds + (0.0 if self._waiting_since is None else now - self._waiting_since)
 
-    def _measured_seconds(self, now: float) -> float | None:
+    def _measured_seconds(self, sums: "_Sums", now: float) -> float | None:
         if self._releases < _ENOUGH_RELEASES:
             return None
         # A pause that is already longer than the mean interval counts before it ends: a stalled engine does not drain.
-        seconds = max(self._seconds, self._seconds * _KEPT + self._open(now))
+        seconds = max(sums.seconds, sums.seconds * sums.kept + self._open(now))
         return seconds if seconds > 0 else None
+
+
+class _Sums:
+    """Of one memory. kept: of the past at each release."""
+
+    __slots__ = ("blocks", "kept", "releases", "seats", "seconds")
+
+    def __init__(self, kept: float) -> None:
+        self.kept = kept
+        self.releases = 0.0
+        self.seconds = 0.0
+        self.blocks = 0.0
+        self.seats = 0.0
+
+    def add(self, seconds: float, blocks: int, seats: int) -> None:
+        self.releases = self.releases * self.kept + 1
+        self.seconds = self.seconds * self.kept + seconds
+        self.blocks = self.blocks * self.kept + blocks
+        self.seats = self.seats * self.kept + seats

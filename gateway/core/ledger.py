@@ -232,13 +232,15 @@ class Ledger:
         """Blocks and seats that the ticket would be charged now, on the backend where that is least. It may run somewhere."""
         return min((self._commitment.charge(ticket, name, need, 0), need.seats) for name, need in ticket.needs.items())
 
-    def fits(self, ticket: Ticket, name: BackendName) -> BackendLedger | None:
-        """The page of that backend if the ticket fits there now, else None."""
+    def fits(self, ticket: Ticket, name: BackendName, most_blocks: int | None = None) -> BackendLedger | None:
+        """The page of that backend if the ticket fits there now, charged no more than `most_blocks`; else None."""
         backend = self._backends.get(name)
         if backend is None:
             return None
         need = ticket.needs[name]
         charged = self._commitment.charge(ticket, name, need, 0)
+        if most_blocks is not None and charged > most_blocks:
+            return None
         return backend if backend.fits(need, charged) else None
 
     def hold(self, ticket: Ticket, name: BackendName, *, now: float) -> Reservation:
@@ -301,11 +303,14 @@ class Ledger:
         """A running request was counted exactly and needs this instead. Returns as `revise` does."""
         return self._charge_anew(reservation, need, reservation.output_tokens)
 
-    def charge_anew(self, name: BackendName) -> None:
-        """The commitment answers differently now: charge everything that is held on that backend by it."""
-        for reservation in self._reservations.values():
-            if reservation.backend == name:
-                self._charge_anew(reservation, reservation.need, reservation.output_tokens)
+    def charge_anew(self, name: BackendName) -> list[tuple[Reservation, int]]:
+        """The commitment answers differently now: charge everything that is held on that backend by it. Returns what it is,
+        each with the blocks that became free, negative if it grew."""
+        return [
+            (reservation, self._charge_anew(reservation, reservation.need, reservation.output_tokens))
+            for reservation in self._reservations.values()
+            if reservation.backend == name
+        ]
 
     def _charge_anew(self, reservation: Reservation, need: Need, output_tokens: int) -> int:
         ticket = reservation.ticket

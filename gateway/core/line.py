@@ -1,19 +1,24 @@
-"""A line: the tickets of one lane of one pool, in the order of its policy.
+"""A line: the tickets of one tenant in one lane of one pool, in the order of its policy. A lane: the lines of its tenants.
 
-A waiting ticket has its place for as long as it waits: its rank is asked once. Between two lines the older ticket is ahead.
+A waiting ticket has its place for as long as it waits: its rank is asked once. Which line's turn it is, is decided by
+core/lanes.py.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Final
 
-from gateway.core.names import BackendName, LaneName, PoolName
+from gateway.core.lane_table import LaneTerms
+from gateway.core.names import PoolName, TenantName
 from gateway.core.policies import Policy
-from gateway.core.snapshots import LineSnapshot
+from gateway.core.shares import Share, Turns
+from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Ticket
 
+_FIRST_GUESS_S: Final = 1.0  # of how long a hold lasts, until one has ended
+
 _place = attrgetter("place")
-_arrived = attrgetter("ticket.arrived")
 
 
 class Waiting:
@@ -37,36 +42,40 @@ class Waiting:
         self.is_collecting = False
         self.is_waiting = False
 
-    def is_ahead_of(self, other: "Waiting") -> bool:
-        """Whether `other` would pass this ticket by being granted first: by rank within a line, by age between lines."""
-        if self.line is other.line:
-            return self.place < other.place
-        return self.age < other.age
 
-
-class Line:
-    """Tickets of one lane of one pool, first to go first.
+class Line(Share):
+    """Tickets of one tenant, first to go first. terms: those that came with its latest ticket.
 
     Joining and leaving move list entries in memory, which for ten thousand of them costs a few microseconds.
     """
 
-    def __init__(self, pool: PoolName, lane: LaneName, policy: Policy) -> None:
-        self.pool = pool
+    __slots__ = ("_order", "blocks", "is_parked", "lane", "policy", "seats", "terms")
+
+    def __init__(self, lane: "Lane", terms: TenantTerms, policy: Policy) -> None:
+        super().__init__(terms.weight)
         self.lane = lane
+        self.terms = terms
         self.policy = policy
-        self.backends: dict[BackendName, None] = {}  # every backend that a ticket of this line could ever run on, in order
         self.blocks = 0
         self.seats = 0
+        self.is_parked = False  # its tenant is at its cap: it takes no turns
         self._order: list[Waiting] = []
 
     def __len__(self) -> int:
         return len(self._order)
+
+    def __bool__(self) -> bool:
+        return bool(self._order)
 
     def __getitem__(self, position: int) -> Waiting:
         return self._order[position]
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._order)
+
+    @property
+    def tenant(self) -> TenantName:
+        return self.terms.name
 
     @property
     def head(self) -> Waiting | None:
@@ -100,22 +109,53 @@ class Line:
         self.seats -= waiting.seats
         waiting.is_waiting = False
 
-    def snapshot(self) -> LineSnapshot:
-        head = self.head
-        return LineSnapshot(
-            requests=len(self._order),
-            blocks=self.blocks,
-            oldest_arrived=min(map(_arrived, self._order), default=None),
-            head_passes=0 if head is None else head.passes,
-        )
+
+class Lane(Share):
+    """One lane of one pool: the lines of its tenants. budget_blocks: of all the pool's backends, as far as they are known."""
+
+    __slots__ = (
+        "_budget_blocks",
+        "blocks",
+        "hold_s",
+        "idle",
+        "lines",
+        "max_requests",
+        "pool",
+        "requests",
+        "seats",
+        "terms",
+        "turns",
+    )
+
+    def __init__(self, pool: PoolName, terms: LaneTerms, max_requests: int, budget_blocks: Callable[[], int]) -> None:
+        super().__init__(terms.weight)
+        self.max_requests = max_requests if terms.max_requests is None else terms.max_requests
+        self._budget_blocks = budget_blocks
+        self.pool = pool
+        self.terms = terms
+        self.turns: Turns[Line] = Turns()
+        self.lines: dict[TenantName, Line] = {}
+        self.idle: dict[TenantName, None] = {}  # of those that neither wait nor hold, the longest idle first
+        self.requests = 0
+        self.blocks = 0
+        self.seats = 0
+        self.hold_s = _FIRST_GUESS_S  # mean time of a hold: what a grant is charged by before its end is known
+
+    @property
+    def cap_blocks(self) -> int | None:
+        """Blocks that it may hold; None: no cap."""
+        if self.terms.cap_blocks is None and self.terms.cap_share is None:
+            return None
+        return self.terms.cap_of(self._budget_blocks())
 
     def __repr__(self) -> str:
-        name = f"{self.pool}/{self.lane}"
-        head = self.head
-        if head is None:
+        name = f"{self.pool}/{self.terms.name}"
+        heads = [line.head for line in self.lines.values() if line.head is not None]
+        if not heads:
             return f"{name}: nobody waits"
-        collecting = ", and room collects for it" if head.is_collecting else ""
+        first = next((head for head in heads if head.line is next(iter(self.turns), None)), heads[0])
+        collecting = ", and room collects for it" if first.is_collecting else ""
         return (
-            f"{name}: {len(self)} wait for {self.blocks} blocks, "
-            f"first is ticket {head.ticket.id} with {head.blocks}, passed {head.passes} times{collecting}"
+            f"{name}: {self.requests} wait for {self.blocks} blocks, "
+            f"first is ticket {first.ticket.id} with {first.blocks}, passed {first.passes} times{collecting}"
         )

@@ -9,6 +9,7 @@ class RejectReason(StrEnum):
 
     # The caller's: waiting cures none of these.
     INVALID_REQUEST = "invalid_request"
+    UNAUTHORIZED = "unauthorized"
     UNKNOWN_MODEL = "unknown_model"
     BODY_TOO_LARGE = "body_too_large"
     UPLOAD_TIMEOUT = "upload_timeout"
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
     CAPPED = "capped"  # ended by a cap that the gateway wrote
 
     REFUSED_INVALID_REQUEST = "refused_invalid_request"
+    REFUSED_UNAUTHORIZED = "refused_unauthorized"
     REFUSED_UNKNOWN_MODEL = "refused_unknown_model"
     REFUSED_BODY_TOO_LARGE = "refused_body_too_large"
     REFUSED_CONTEXT_LENGTH = "refused_context_length_exceeded"

@@ -1,28 +1,34 @@
-"""The queue: every waiting ticket of every pool, in lines; found by id, by backend and by deadline.
+"""The queue: every waiting ticket of every pool, in the lines of its lanes; found by id, by backend and by deadline.
 
 Invariants, checked by tests after every step:
 * a ticket stands in exactly one line, once, from join until it is removed;
-* the blocks of a line are the sum over its tickets;
+* the blocks of a line and of a lane are the sums over their tickets, waiting and held;
+* the requests of a tenant are those that wait and those that run, over all pools;
 * next_deadline is the earliest deadline of a ticket that waits.
 
 It does not know what fits: the book asks and decides.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gateway.core.deadlines import Deadlines
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
+from gateway.core.lanes import Lanes, TenantUse
 from gateway.core.line import Line, Waiting
-from gateway.core.names import BackendName, LaneName, PoolName, TicketId
+from gateway.core.names import BackendName, LaneName, PoolName, TenantName, TicketId
 from gateway.core.policies import PolicyFactory
+from gateway.core.tenant import ANONYMOUS_TERMS, TenantTerms
 from gateway.core.ticket import Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """max_requests: tickets that may wait in one lane of a pool. max_passes: how often a head that does not fit is passed.
+    """max_requests: tickets that may wait in one lane of a pool, where the lane's own terms say nothing.
 
-    wait_margin: how much longer than predicted a wait may turn out; one that would then end too late is refused at once.
+    max_passes, max_age_s: how often a head that does not fit is passed, and how old it may be when it is passed.
+    wait_margin: by what part a wait may turn out shorter than predicted; refused at once is one that would end too late even
+    then. Below 1.
     lookahead: tickets behind a head that are considered for passing it. It bounds what one decision costs: with 64 a
     release costs well under a millisecond however long the line is, and who stands further back would rarely be the one
     that fits when none of 64 does.
@@ -32,21 +38,49 @@ class QueueLimits:
     max_passes: int = 16
     lookahead: int = 64
     wait_margin: float = 0.0
+    max_age_s: float = float("inf")
 
     def __post_init__(self) -> None:
-        if self.max_requests < 0 or self.max_passes < 0 or self.lookahead < 0 or self.wait_margin < 0:
+        least = min(self.max_requests, self.max_passes, self.lookahead, self.wait_margin, self.max_age_s)
+        if not least >= 0:
             raise ValueError(f"limits of a queue are not negative: {self}")
+        if self.wait_margin >= 1:
+            raise ValueError(f"a margin of a whole wait would refuse nobody: {self}")
+
+
+@dataclass(slots=True)
+class _Hold:
+    """What a running ticket's share is charged by. started: monotonic seconds."""
+
+    line: Line
+    seconds: float
+    started: float
+
+
+def _no_budget(name: BackendName) -> int:
+    return 0
 
 
 class Queue:
-    """All lines. `sequence` numbers tickets as they come, so that no two ever compare equal."""
+    """All lines, and the shares that their tenants have. `sequence` numbers tickets as they come, so that no two ever compare
+    equal. max_requests: may wait in a lane whose terms do not say. budget_of: blocks of a backend, 0 while unknown."""
 
-    def __init__(self, policy: PolicyFactory) -> None:
+    def __init__(
+        self,
+        policy: PolicyFactory,
+        lanes: LaneTable = STANDARD_ONLY,
+        max_requests: int = 1024,
+        budget_of: Callable[[BackendName], int] = _no_budget,
+    ) -> None:
         self._policy = policy
+        self._table = lanes
+        self._max_requests = max_requests
+        self._budget_of = budget_of
         self._waiting: dict[TicketId, Waiting] = {}
-        self._lines: dict[tuple[PoolName, LaneName], Line] = {}
-        self._by_pool: dict[PoolName, list[Line]] = {}
-        self._by_backend: dict[BackendName, list[Line]] = {}
+        self._holds: dict[TicketId, _Hold] = {}
+        self._uses: dict[TenantName, TenantUse] = {}
+        self._pools: dict[PoolName, Lanes] = {}
+        self._by_backend: dict[BackendName, list[Lanes]] = {}
         self._deadlines = Deadlines()
         self._sequence = 0
 
@@ -64,62 +98,62 @@ class Queue:
     def find(self, ticket_id: TicketId) -> Waiting | None:
         return self._waiting.get(ticket_id)
 
-    def line(self, pool: PoolName, lane: LaneName) -> Line:
-        """The line of that lane and pool, empty if nobody joined it yet."""
-        line = self._lines.get((pool, lane))
-        if line is None:
-            line = self._lines[pool, lane] = Line(pool, lane, self._policy())
-            self._by_pool.setdefault(pool, []).append(line)
-        return line
+    def lanes(self, pool: PoolName) -> Lanes:
+        """The lanes of a pool."""
+        lanes = self._pools.get(pool)
+        if lanes is None:
+            lanes = self._pools[pool] = Lanes(pool, self._table, self._policy, self._uses, self._max_requests, self._budget_of)
+        return lanes
 
-    def lines_in(self, pool: PoolName) -> list[Line]:
-        """All lines of a pool."""
-        return self._by_pool.get(pool, [])
+    def line(self, pool: PoolName, lane: LaneName, terms: TenantTerms = ANONYMOUS_TERMS, *, now: float) -> Line:
+        """The line of a tenant in that lane and pool, empty if nobody joined it yet."""
+        return self.lanes(pool).line(lane, terms, now=now)
 
-    def lines_for(self, backend: BackendName) -> list[Line]:
-        """Lines in which tickets stood, or stand, that may run on that backend."""
+    def line_of(self, ticket: Ticket, *, now: float) -> Line:
+        """The line to which a ticket that has come belongs."""
+        lanes = self._pools.get(ticket.pool) or self.lanes(ticket.pool)
+        self._note_backends(lanes, ticket)
+        return lanes.line(ticket.lane, ticket.terms, now=now)
+
+    def pools(self) -> Iterator[Lanes]:
+        """The lanes of each pool."""
+        return iter(self._pools.values())
+
+    def pools_for(self, backend: BackendName) -> list[Lanes]:
+        """The lanes of the pools whose tickets may run, or might have run, on that backend."""
         return self._by_backend.get(backend, [])
-
-    def has_waiting_in(self, pool: PoolName) -> bool:
-        return any(self.lines_in(pool))
 
     def has_waiting_for(self, backend: BackendName) -> bool:
         """Whether a ticket waits that may run on that backend."""
-        return any(backend in waiting.ticket.needs for line in self.lines_for(backend) for waiting in line)
+        return any(backend in waiting.ticket.needs for lanes in self.pools_for(backend) for waiting in lanes)
 
-    def draw(self, ticket: Ticket, *, blocks: int, seats: int) -> Waiting:
+    def draw(self, ticket: Ticket, *, blocks: int, seats: int, now: float) -> Waiting:
         """The place that the ticket would have if it joined now. Nothing changes yet."""
         self._sequence += 1
-        line = self.line(ticket.pool, ticket.lane)
-        return Waiting(ticket, line, sequence=self._sequence, blocks=blocks, seats=seats)
+        return Waiting(ticket, self.line_of(ticket, now=now), sequence=self._sequence, blocks=blocks, seats=seats)
 
-    def join(self, waiting: Waiting) -> None:
+    def join(self, waiting: Waiting, *, now: float) -> None:
         """Stand in line at the place that was drawn. Raises ValueError if the ticket already waits."""
         ticket = waiting.ticket
         if ticket.id in self._waiting:
             raise ValueError(f"ticket {ticket.id} already waits")
-        self._note_backends(waiting)
-        waiting.line.join(waiting)
+        self.lanes(ticket.pool).join(waiting, now=now)
+        self._use(ticket.tenant).requests += 1
         self._waiting[ticket.id] = waiting
         self._deadlines.add(waiting)
 
-    def reweigh(self, waiting: Waiting, ticket: Ticket, *, blocks: int, seats: int) -> None:
+    def reweigh(self, waiting: Waiting, ticket: Ticket, *, blocks: int, seats: int, now: float) -> None:
         """A waiting ticket needs something else than it did. Its place stays."""
-        waiting.line.reweigh(waiting, ticket, blocks=blocks, seats=seats)
-        self._note_backends(waiting)
+        lanes = self.lanes(ticket.pool)
+        lanes.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
+        self._note_backends(lanes, ticket)
 
-    def _note_backends(self, waiting: Waiting) -> None:
-        line = waiting.line
-        for name in waiting.ticket.needs:
-            if name not in line.backends:
-                line.backends[name] = None
-                self._by_backend.setdefault(name, []).append(line)
-
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: Waiting, *, now: float) -> None:
         """Leave the line: granted, refused or gone."""
-        waiting.line.remove(waiting)
+        self.lanes(waiting.ticket.pool).remove(waiting, now=now)
         del self._waiting[waiting.ticket.id]
         self._deadlines.note_left(live=len(self._waiting))
+        self._ended(waiting.ticket.tenant)
 
     def next_deadline(self) -> float | None:
         return self._deadlines.earliest()
@@ -128,9 +162,65 @@ class Queue:
         """Tickets that wait past their deadline, earliest first. The caller removes each of them."""
         return self._deadlines.take_due(now=now)
 
-    @property
-    def lines(self) -> Iterator[Line]:
-        return iter(self._lines.values())
+    # What is held
+
+    def requests_of(self, tenant: TenantName) -> int:
+        """Requests of a tenant that wait or run."""
+        use = self._uses.get(tenant)
+        return 0 if use is None else use.requests
+
+    def took(self, ticket: Ticket, line: Line, blocks: int, *, now: float) -> None:
+        """A ticket in no line any more was granted so many blocks."""
+        use = self._use(ticket.tenant)
+        use.requests += 1
+        use.held_blocks += blocks
+        self._holds[ticket.id] = _Hold(line, self.lanes(ticket.pool).took(line, blocks, now=now), now)
+
+    def changed(self, ticket: Ticket, blocks: int, *, now: float) -> None:
+        """What is charged for a running ticket grew by so many blocks, or shrank by that, where they are negative."""
+        if blocks:
+            hold = self._holds[ticket.id]
+            self._uses[ticket.tenant].held_blocks += blocks
+            self.lanes(ticket.pool).charge(hold.line, blocks, hold.seconds, now=now)
+            if blocks < 0:
+                self._free(hold.line.terms, now=now)
+
+    def gave(self, ticket: Ticket, blocks: int, *, now: float) -> None:
+        """A running ticket has ended and gave so many blocks back, all that it was charged."""
+        hold = self._holds.pop(ticket.id)
+        self._uses[ticket.tenant].held_blocks -= blocks
+        self._ended(ticket.tenant)
+        self.lanes(ticket.pool).gave(hold.line, blocks, hold.seconds, held_s=now - hold.started, now=now)
+        self._free(hold.line.terms, now=now)
+
+    def _free(self, terms: TenantTerms, *, now: float) -> None:
+        """A tenant holds less than it did: where its cap held it back it takes turns again."""
+        if terms.cap_blocks is None or not self._waiting:
+            return
+        for lanes in self._pools.values():
+            for lane in lanes.lanes.values():
+                line = lane.lines.get(terms.name)
+                if line is not None and line.is_parked:
+                    lanes.unpark(line, now=now)
+
+    def _use(self, tenant: TenantName) -> TenantUse:
+        use = self._uses.get(tenant)
+        if use is None:
+            use = self._uses[tenant] = TenantUse()
+        return use
+
+    def _ended(self, tenant: TenantName) -> None:
+        use = self._uses[tenant]
+        use.requests -= 1
+        if not use.requests:
+            del self._uses[tenant]
+
+    def _note_backends(self, lanes: Lanes, ticket: Ticket) -> None:
+        for name in ticket.needs:
+            if name not in lanes.backends:
+                lanes.backends[name] = None
+                self._by_backend.setdefault(name, []).append(lanes)
 
     def __repr__(self) -> str:
-        return "Queue: " + ("; ".join(map(repr, self._lines.values())) or "nobody ever waited")
+        lanes = [repr(lane) for lanes in self._pools.values() for lane in lanes.lanes.values()]
+        return "Queue: " + ("; ".join(lanes) or "nobody ever waited")

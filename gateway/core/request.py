@@ -91,6 +91,7 @@ class InferenceRequest:
     affinity: what placement hashes: the session key if there is one, else the start of the prompt.
     is_prompt_only: the prompts are read and nothing is written (embeddings); the cap is then 1, which adds no token.
     prompt_name, cap_param: what the caller's format calls its prompt (None: as OpenAI does) and its output cap.
+    priority: as the client wrote it for an engine that ranks requests, where the lower number goes first; None: it wrote none.
     """
 
     model: str | None
@@ -103,6 +104,7 @@ class InferenceRequest:
     best_of: int = 1
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
     affinity: bytes = b""
+    priority: int | None = None
     countable: Countable = field(default_factory=Countable)
     is_prompt_only: bool = False
     prompt_name: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.core.decisions import Mode
-from gateway.core.names import BackendName, LaneName, PoolName
+from gateway.core.names import BackendName, LaneName, PoolName, TenantName
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,32 @@ class BackendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantSnapshot:
+    """One tenant in one lane: tickets that wait, the blocks that they would be charged, and the blocks that it holds."""
+
+    requests: int
+    blocks: int
+    held_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class LineSnapshot:
-    """One lane's line: tickets, the blocks that they would be charged, when the oldest arrived (None: empty), and how often
-    its head has been passed."""
+    """One lane of a pool.
+
+    requests, blocks: tickets that wait, and what they would be charged. oldest_arrived: None if nobody waits. head_passes: how
+    often the head of one of its lines has been passed, at most. max_requests: how many may wait. held_blocks, cap_blocks: what
+    it holds and may hold, None: no cap. tenants: who waits or holds something.
+    """
 
     requests: int
     blocks: int
     oldest_arrived: float | None
     head_passes: int
+    max_requests: int
+    weight: float
+    held_blocks: int
+    cap_blocks: int | None
+    tenants: Mapping[TenantName, TenantSnapshot]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.core.geometry import Weighing
-from gateway.core.names import ANONYMOUS, STANDARD_LANE, BackendName, LaneName, PoolName, TenantName, TicketId
+from gateway.core.names import STANDARD_LANE, BackendName, LaneName, PoolName, TenantName, TicketId
+from gateway.core.tenant import ANONYMOUS_TERMS, TenantTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,11 @@ class Ticket:
 
     needs: every backend of the pool that the request may run on; backends count in blocks of their own.
     arrived, deadline: monotonic seconds; arrived is when the request's head came, and the deadline ends the waiting only.
-    affinity: what placement hashes; b"" has no favourite. prompt_tokens: of all its prompts, each once, as far as they are
-    counted. cap_tokens: the output cap of one sequence that was asked for, None if none was. family: whose past answers tell
-    how long this one becomes: a model on an engine's version.
+    terms: of the tenant whose request it is. priority: within the tenant's line, by a policy that looks at it; the lower
+    number goes first. affinity: what placement hashes; b"" has no favourite. prompt_tokens: of all its prompts, each once,
+    as far as they are counted. cap_tokens: the output cap of one sequence that was asked for, None if none was. family:
+    whose past answers tell how long this one becomes: a model on an engine's version. returns: it was refused, told when to
+    come back, and has; then arrived is when it came first.
     """
 
     id: TicketId
@@ -43,9 +46,14 @@ class Ticket:
     arrived: float
     deadline: float
     lane: LaneName = STANDARD_LANE
-    tenant: TenantName = ANONYMOUS
+    terms: TenantTerms = ANONYMOUS_TERMS
     priority: int = 0
     affinity: bytes = b""
     prompt_tokens: int = 0
     cap_tokens: int | None = None
     family: str = ""
+    returns: bool = False
+
+    @property
+    def tenant(self) -> TenantName:
+        return self.terms.name

@@ -105,6 +105,14 @@ class Dialect(Protocol):
         """
         ...
 
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        """The body with no priority in it that goes before `most_urgent` in the engine, where the lower goes first; every
+        other byte stays.
+
+        body: one that `read_request` took.
+        """
+        ...
+
     def ask_usage(self, body: bytes) -> bytes:
         """The body of a stream, asking for usage at its end; every other byte stays.
 
@@ -123,6 +131,10 @@ class Dialect(Protocol):
 
     def error_body(self, error: ErrorFacts) -> bytes:
         """An error answer in the shape that clients of this format read: strict JSON."""
+        ...
+
+    def waiting_event(self, words: str) -> bytes:
+        """Something in a stream that clients of this format skip and proxies count as life. words: one line of plain ASCII."""
         ...
 
     def error_event(self, error: ErrorFacts) -> bytes:

@@ -13,6 +13,7 @@ from gateway.dialects.llama_cpp_prompt import read_native_prompts
 from gateway.dialects.llama_cpp_watcher import watch
 from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_type, short_message
+from gateway.dialects.sse import comment
 
 CAP: Final = "n_predict"
 # The strongest first; `null` is no word (measured, b11549).
@@ -49,12 +50,16 @@ class LlamaCppCompletion:
             stream=read.stream is True,
             n=read.samples,
             affinity=openai_body.affinity(read, prompts.start),
+            priority=read.engine_priority,
             countable=Countable(texts=tuple(msgspec.json.encode(text) for text in prompts.texts)),
             cap_param=CAP,
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=(), absent=CAP)
+
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return openai_body.limit_priority(body, most_urgent)
 
     def ask_usage(self, body: bytes) -> bytes:
         return body  # it comes in every stream
@@ -73,6 +78,9 @@ class LlamaCppCompletion:
             "reason": error.code,
         }
         return json.dumps({"error": members}, allow_nan=False, separators=(",", ":")).encode()
+
+    def waiting_event(self, words: str) -> bytes:
+        return comment(words)
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return b"data: " + self.error_body(error) + b"\n\n"

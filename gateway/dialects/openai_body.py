@@ -27,6 +27,7 @@ MEMBER_LIMIT_BYTES = 1 << 20
 
 CapTokens = Annotated[int, msgspec.Meta(ge=-MAX_CAP_TOKENS, le=MAX_CAP_TOKENS)] | msgspec.UnsetType | None
 Samples = Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None
+Priority = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | msgspec.UnsetType | None
 Raw = msgspec.Raw | msgspec.UnsetType
 
 _Body = TypeVar("_Body")
@@ -75,7 +76,8 @@ class OpenAIBody(msgspec.Struct):
     top_logprobs: Raw = msgspec.UNSET
     prompt_logprobs: Raw = msgspec.UNSET
     min_tokens: Raw = msgspec.UNSET
-    priority: Raw = msgspec.UNSET
+    # Whole and strict: what ranks a request in the engine must be what was looked at.
+    priority: Priority = msgspec.UNSET
     thinking_token_budget: Raw = msgspec.UNSET
     truncate_prompt_tokens: Raw = msgspec.UNSET
 
@@ -99,6 +101,10 @@ class OpenAIBody(msgspec.Struct):
         return raw_json(self.truncate_prompt_tokens) != b"null"
 
     @property
+    def engine_priority(self) -> int | None:
+        return self.priority if isinstance(self.priority, int) else None
+
+    @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage is True
 
@@ -118,7 +124,6 @@ _NUMBERS = (
     "top_logprobs",
     "prompt_logprobs",
     "min_tokens",
-    "priority",
     "thinking_token_budget",
     "truncate_prompt_tokens",
 )
@@ -222,6 +227,26 @@ def write_cap(
 
 def _is_within(value: bytes, cap_tokens: int) -> bool:
     return value.isdigit() and len(value) <= len(str(cap_tokens)) and int(value) <= cap_tokens
+
+
+def limit_priority(body: bytes, most_urgent: int) -> bytes:
+    """The body with every `priority` in it at least `most_urgent`, since engines let the lower go first.
+
+    Of several members of that name another reader may take another one, so each is looked at. What is no whole number is
+    not left to the engine's reading either, but for `null`, which asks for nothing.
+    """
+    edits = [
+        (member.start, member.end, b"%d" % most_urgent)
+        for member in json_edit.members(body)
+        if member.key == "priority" and not _is_at_least(body[member.start : member.end], most_urgent)
+    ]
+    return json_edit.replace(body, edits) if edits else body
+
+
+def _is_at_least(value: bytes, least: int) -> bool:
+    if value == b"null":
+        return True
+    return len(value) <= 20 and value.removeprefix(b"-").isdigit() and int(value) >= least
 
 
 def ask_usage(body: bytes) -> bytes:

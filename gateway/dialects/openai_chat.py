@@ -10,6 +10,7 @@ from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import watch
+from gateway.dialects.sse import comment
 
 # vLLM and llama.cpp: the newer name wins where both are set (measured).
 _OBEYED = ("max_completion_tokens", "max_tokens")
@@ -92,11 +93,15 @@ class OpenAIChat:
             best_of=chat.best_of or 1,
             wants_usage=chat.wants_usage,
             affinity=openai_body.affinity(chat, messages),
+            priority=chat.engine_priority,
             countable=Countable(chat=countable),
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return openai_body.limit_priority(body, most_urgent)
 
     def ask_usage(self, body: bytes) -> bytes:
         return openai_body.ask_usage(body)
@@ -106,6 +111,9 @@ class OpenAIChat:
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
+
+    def waiting_event(self, words: str) -> bytes:
+        return comment(words)
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)

@@ -11,6 +11,7 @@ from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import watch
+from gateway.dialects.sse import comment
 
 _OBEYED = ("max_tokens",)
 # vLLM ignores the newer name here, llama.cpp lets it win (both measured).
@@ -54,12 +55,16 @@ class OpenAICompletions:
             best_of=completions.best_of or 1,
             wants_usage=completions.wants_usage,
             affinity=openai_body.affinity(completions, read.start),
+            priority=completions.engine_priority,
             # The engine's counter does not take a suffix, so the prompt alone would be too few.
             countable=Countable(texts=() if completions.suffix else tuple(msgspec.json.encode(text) for text in read.texts)),
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return openai_body.limit_priority(body, most_urgent)
 
     def ask_usage(self, body: bytes) -> bytes:
         return openai_body.ask_usage(body)
@@ -69,6 +74,9 @@ class OpenAICompletions:
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
+
+    def waiting_event(self, words: str) -> bytes:
+        return comment(words)
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)

@@ -14,9 +14,10 @@ from gateway.dialects.completions_prompt import MAX_PROMPTS, Prompts, read_promp
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
 from gateway.dialects.openai_answer import is_error, last_usage, token_count
-from gateway.dialects.openai_body import AFFINITY_BYTES, Raw
+from gateway.dialects.openai_body import AFFINITY_BYTES, Priority, Raw
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import PlainWatcher
+from gateway.dialects.sse import comment
 
 # What a template may render of a chat, beside its messages, as JSON.
 _SCHEMAS: Final = ("tools", "documents", "chat_template_kwargs", "instruction")
@@ -36,6 +37,7 @@ class _EmbeddingsBody(msgspec.Struct):
     chat_template_kwargs: Raw = msgspec.UNSET
     truncate_prompt_tokens: Raw = msgspec.UNSET
     padding: Raw = msgspec.UNSET
+    priority: Priority = msgspec.UNSET
 
     def raw(self, name: str) -> bytes:
         return openai_body.raw_json(getattr(self, name))
@@ -64,6 +66,7 @@ class OpenAIEmbeddings:
             cap_tokens=1,
             is_chat=False,
             affinity=prompts.start,
+            priority=read.priority if isinstance(read.priority, int) else None,
             countable=Countable(texts=tuple(msgspec.json.encode(text) for text in prompts.texts)),
             is_prompt_only=True,
             prompt_name="messages" if read.input is msgspec.UNSET else "input",
@@ -71,6 +74,9 @@ class OpenAIEmbeddings:
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return body  # nothing is written, so nothing is capped
+
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return openai_body.limit_priority(body, most_urgent)
 
     def ask_usage(self, body: bytes) -> bytes:
         return body
@@ -83,6 +89,9 @@ class OpenAIEmbeddings:
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
+
+    def waiting_event(self, words: str) -> bytes:
+        return comment(words)
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)

@@ -14,6 +14,7 @@ from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body
 from gateway.dialects.responses_input import CALL_SLACK_TOKENS, ELSEWHERE, InputText, chat_of, read_input
 from gateway.dialects.responses_watcher import watch
+from gateway.dialects.sse import comment
 
 # vLLM knows no other. llama.cpp lets two of its own win over it, and `max_tokens` not (both measured).
 CAP: Final = "max_output_tokens"
@@ -108,6 +109,7 @@ class OpenAIResponses:
             stream=read.stream is True,
             n=read.samples,
             affinity=openai_body.affinity(read, start),
+            priority=read.engine_priority,
             countable=Countable() if read.may_be_cut else _countable(read, text, tools),
             prompt_name="input",
             cap_param=CAP,
@@ -115,6 +117,9 @@ class OpenAIResponses:
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED, absent=CAP)
+
+    def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
+        return openai_body.limit_priority(body, most_urgent)
 
     def ask_usage(self, body: bytes) -> bytes:
         return body  # it comes in every stream
@@ -124,6 +129,9 @@ class OpenAIResponses:
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
+
+    def waiting_event(self, words: str) -> bytes:
+        return comment(words)
 
     def error_event(self, error: ErrorFacts) -> bytes:
         """The `error` event of this format, with the error object in it besides: OpenAI's SDKs hand the event on as one

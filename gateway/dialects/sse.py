@@ -104,3 +104,8 @@ def read_event(event: bytes) -> tuple[bytes, bytes | None]:
         elif field == b"event":
             name = value.strip()
     return name, b"\n".join(data).strip() if data else None
+
+
+def comment(words: str) -> bytes:
+    """One comment, which every reader of event streams skips. words: one line of plain ASCII."""
+    return b": " + words.encode("ascii") + b"\n\n"

@@ -14,6 +14,8 @@ from gateway.core.errors import InvalidRequest
 Header = tuple[bytes, bytes]
 
 OWN_PREFIX = b"x-kvgate-"
+CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
+"""Headers in which callers bring a key, by OpenAI's custom and by Anthropic's."""
 
 _HOP_BY_HOP = frozenset(
     {
@@ -37,10 +39,13 @@ _NOT_A_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
 _BREAKS_A_LINE = re.compile(rb"[\r\n\x00]")
 
 
-def onward_headers(headers: Iterable[Header], *, host: bytes, authorization: bytes | None = None) -> list[Header]:
+def onward_headers(
+    headers: Iterable[Header], *, host: bytes, authorization: bytes | None = None, keeps_credentials: bool = True
+) -> list[Header]:
     """A client's headers as they go on to an engine.
 
     host: the engine's, with its port. authorization: takes the place of the caller's; None leaves the caller's as it is.
+    keeps_credentials: False where the caller's key was meant for us: it goes no further, whatever header it stands in.
     `content-length` is not among them, whoever writes the body adds it. The answer is asked for unencoded, because
     usage must be seen as it passes. Raises InvalidRequest for a name or value that could break out of its line.
     """
@@ -51,7 +56,7 @@ def onward_headers(headers: Iterable[Header], *, host: bytes, authorization: byt
         name = name.lower()
         if name in _HOP_BY_HOP or name in _REPLACED_ONWARD or name in hop or name.startswith(OWN_PREFIX):
             continue
-        if name == b"authorization" and authorization is not None:
+        if (name == b"authorization" and authorization is not None) or (name in CREDENTIALS and not keeps_credentials):
             continue
         if _NOT_A_NAME.search(name) or _BREAKS_A_LINE.search(value):
             raise InvalidRequest("a request header has a name or value that HTTP does not allow")

@@ -130,18 +130,23 @@ class Answer:
         return self._watcher
 
     async def relay(
-        self, head: UpstreamHead, watcher: Watcher, own_headers: Headers, *, told_at_end: Callable[[], Headers] | None = None
+        self,
+        head: UpstreamHead,
+        watcher: Watcher,
+        own_headers: Headers | None,
+        *,
+        told_at_end: Callable[[], Headers] | None = None,
     ) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
 
-        own_headers: added to the engine's. told_at_end: headers that only the whole answer tells; a plain answer that is not
-        large is then read to its end, which an engine sends in one go, before its head goes out.
-        Cancellation (the client has gone) passes through; the caller closes.
+        own_headers: added to the engine's; None: the head is out already, and this goes on under it. told_at_end: headers that
+        only the whole answer tells; a plain answer that is not large is then read to its end, which an engine sends in one go,
+        before its head goes out. Cancellation (the client has gone) passes through; the caller closes.
         """
         is_stream = is_event_stream(head)
         held: list[bytes] | None = None
         broken: UpstreamFailed | None = None
-        if told_at_end is not None and not is_stream and 0 < head.content_length <= _HELD_BYTES:
+        if own_headers is not None and told_at_end is not None and not is_stream and 0 < head.content_length <= _HELD_BYTES:
             held = []
             try:
                 await self._hold(watcher, held)
@@ -149,8 +154,9 @@ class Answer:
                 broken = failure
             own_headers = [*own_headers, *told_at_end()]
         # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
-        headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
-        await self._downstream.write_head(head.status, headers)
+        if own_headers is not None:
+            headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
+            await self._downstream.write_head(head.status, headers)
         try:
             if held is None:
                 await self._relay_body(watcher)

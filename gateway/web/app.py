@@ -10,13 +10,15 @@ from fastapi import FastAPI
 from fastapi.responses import Response
 
 from gateway import __version__
+from gateway.core.errors import InvalidRequest
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
-from gateway.relay.downstream import Receive, Send
+from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.web.control_errors import add_errors
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import add_health
 from gateway.web.pass_through import OPEN_PATHS, pass_through
+from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
 from gateway.web.small_bodies import SmallBodies
@@ -53,10 +55,21 @@ class Front:
                 await self._turnstile.enter()
                 await serve_request(self._rooms, dialect, scope, receive, send)
                 return
+            if path == _MODELS and not await self._lets_in(scope, receive, send):
+                return
             if path in self._open_paths:
                 await pass_through(self._rooms, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    async def _lets_in(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Whether who asks for the models may call; if not, it has been answered."""
+        try:
+            self._rooms.callers.identify(scope["headers"])
+        except InvalidRequest as error:
+            await write_error(AsgiDownstream(receive, send), error, self._rooms.jitter, path=scope["path"])
+            return False
+        return True
 
     def _methods(self, path: str) -> bytes | None:
         """What may be asked of a path; None for one that is not served."""
@@ -67,7 +80,8 @@ class Front:
         return _READ if path in _READ_PATHS else None
 
 
-_READ_PATHS: Final = frozenset({"/health", "/ready", "/v1/models"})
+_MODELS: Final = "/v1/models"
+_READ_PATHS: Final = frozenset({"/health", "/ready", _MODELS})
 
 
 async def _say_methods(methods: bytes, send: Send) -> None:
@@ -95,7 +109,7 @@ def data_app(rooms: Rooms, lifecycle: Lifecycle) -> FastAPI:
     app = FastAPI(title="kvgate", version=__version__, redirect_slashes=False)
     add_health(app, rooms, lifecycle)
 
-    @app.api_route("/v1/models", methods=["GET", "HEAD"], tags=["inference"], summary="The models that are served")
+    @app.api_route(_MODELS, methods=["GET", "HEAD"], tags=["inference"], summary="The models that are served")
     async def models() -> dict[str, Any]:
         return models_of(rooms)
 

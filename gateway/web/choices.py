@@ -4,13 +4,17 @@ from dataclasses import dataclass
 
 from gateway.core.decisions import Mode
 from gateway.core.engine_rules import EngineRules
+from gateway.core.lane_table import STANDARD_ONLY, LaneTable
 from gateway.core.offer import DefaultOutput, Overlong
 from gateway.relay.watchdog import Clocks
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The operator's choices. Seconds and bytes; ask_usage None: where the engine is known to take it."""
+    """The operator's choices. Seconds and bytes; ask_usage None: where the engine is known to take it.
+
+    early_commit_s: how long a stream waits in line before it is answered early, None: it is not.
+    """
 
     mode: Mode
     default_output: DefaultOutput
@@ -23,6 +27,8 @@ class Choices:
     pass_through: frozenset[str]
     ttft_target_s: float | None = None
     queue_requests: int = 1024
+    early_commit_s: float | None = None
+    lanes: LaneTable = STANDARD_ONLY
 
     def asks_usage_of(self, rules: EngineRules) -> bool:
         """Whether a stream that did not ask for its usage is sent on asking for it."""

@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from gateway.core.errors import InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
@@ -32,6 +32,20 @@ class ErrorAnswer:
     def status(self) -> int:
         return self.facts.status
 
+    @property
+    def told_wait_s(self) -> float | None:
+        """When the caller was told to come back (seconds from now); None: it was not."""
+        told_ms = next((int(value) for name, value in self.headers if name == b"retry-after-ms"), None)
+        return None if told_ms is None else told_ms / 1000
+
+    @property
+    def in_band(self) -> ErrorFacts:
+        """The error as an event of a stream tells it, whose headers are out already."""
+        told_s = self.told_wait_s
+        if told_s is None:
+            return self.facts
+        return replace(self.facts, facts={**self.facts.facts, "retry_after_ms": round(told_s * 1000)})
+
     def head_for(self, body: bytes) -> Headers:
         """All headers of an answer with this body, which is JSON."""
         length = (b"content-length", str(len(body)).encode())
@@ -43,6 +57,8 @@ def status_of(reason: RejectReason) -> int:
     match reason:
         case RejectReason.INVALID_REQUEST | RejectReason.CONTEXT_LENGTH | RejectReason.KV_BUDGET:
             return 400
+        case RejectReason.UNAUTHORIZED:
+            return 401
         case RejectReason.UNKNOWN_MODEL:
             return 404
         case RejectReason.UPLOAD_TIMEOUT:
@@ -77,7 +93,9 @@ def answer_to_invalid(error: InvalidRequest) -> ErrorAnswer:
     """The caller's error: nothing that waiting cures, so no retry is invited."""
     facts = ErrorFacts(status_of(error.reason), error.reason.value, error.message, error.param, error.facts)
     headers = [_NO_RETRY]
-    if error.reason in (RejectReason.BODY_TOO_LARGE, RejectReason.UPLOAD_TIMEOUT):
+    if error.reason is RejectReason.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.reason in (RejectReason.UNAUTHORIZED, RejectReason.BODY_TOO_LARGE, RejectReason.UPLOAD_TIMEOUT):
         # The rest of the body is not read: this connection cannot carry another request.
         headers.append((b"connection", b"close"))
     return ErrorAnswer(facts, headers, refusal(error.reason))

@@ -8,9 +8,9 @@ from gateway.web.running import shutting_down
 
 
 def refuse_unread(rooms: Rooms) -> None:
-    """Raises Rejected while the gateway drains, or while the only line there is is full.
+    """Raises Rejected while the gateway drains, or while every lane that there is is full.
 
-    With a full line a small request might still have fitted beside those that wait. That is not worth an upload: whoever
+    With full lanes a small request might still have fitted beside those that wait. That is not worth an upload: whoever
     thinks so can send without asking.
     """
     if rooms.choices.mode is Mode.OBSERVE:
@@ -20,5 +20,7 @@ def refuse_unread(rooms: Rooms) -> None:
         raise shutting_down()
     pool = rooms.roster.pool_for(None)
     lines = book.pools.get(pool.name, {}) if pool is not None else {}
-    if lines and all(line.requests >= rooms.choices.queue_requests for line in lines.values()):
+    # A lane for what is large on large backends may not exist here; every other may be the one of this request.
+    ordinary = {lane.name for lane in rooms.choices.lanes.lanes if not lane.least_contexts}
+    if lines.keys() >= ordinary and all(line.requests >= line.max_requests for line in lines.values()):
         raise Rejected("the queue is full", reason=RejectReason.QUEUE_FULL, retry_after_s=None)

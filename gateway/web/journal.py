@@ -14,10 +14,11 @@ from gateway.admission.grant import Grant
 from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
-from gateway.core.names import ANONYMOUS, STANDARD_LANE, TicketId
+from gateway.core.names import STANDARD_LANE, TicketId
 from gateway.core.offer import Offer, PromptCount
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
+from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
 from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics, WaitEnded
@@ -69,6 +70,8 @@ class Journal:
         self.status: int | None = None
         self.error: str | None = None
         self.reason: RejectReason | None = None
+        self.terms = ANONYMOUS_TERMS
+        self.lane = STANDARD_LANE  # until it is known
         self.request: InferenceRequest | None = None
         self.pool: Pool | None = None
         self.weighed: Weighed | None = None
@@ -154,12 +157,12 @@ class Journal:
 
     def _measure(self, outcome: Outcome, now: float) -> None:
         metrics, model, times = self._metrics, self.model_label, self.timeline
-        metrics.request_ended(model, outcome, ANONYMOUS)
+        metrics.request_ended(model, outcome, self.terms.name)
         if self.reason is not None:
-            metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, STANDARD_LANE, self.reason)
+            metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, self.lane, self.reason)
         if times.body_read is not None and self.weighed is not None:
             ended = WaitEnded.GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
-            metrics.waited(STANDARD_LANE, ended, (times.granted or now) - times.body_read)
+            metrics.waited(self.lane, ended, (times.granted or now) - times.body_read)
         if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
             metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
         metrics.token_gaps(model, times.take_gaps())
@@ -191,8 +194,8 @@ class Journal:
                     status=self.status,
                     message=self.error or "",
                     model=self.model_label,
-                    lane=STANDARD_LANE,
-                    tenant=ANONYMOUS,
+                    lane=self.lane,
+                    tenant=self.terms.name,
                     blocks=self.blocks,
                     waited_s=self.queue_ms(now) / 1000,
                 )
@@ -213,8 +216,8 @@ class Journal:
             dialect=self._dialect,
             phase=self.phase.value,
             model=self.model_label,
-            tenant=ANONYMOUS,
-            lane=STANDARD_LANE,
+            tenant=self.terms.name,
+            lane=self.lane,
             backend=self.grant.backend if self.grant is not None else None,
             age_s=now - times.arrived,
             phase_s=now - (since_s if since_s is not None else times.arrived),
@@ -245,7 +248,7 @@ class Journal:
             seconds=seconds,
         )
         for cause, block_seconds in causes.items():
-            self._metrics.wasted(cause, ANONYMOUS, block_seconds)
+            self._metrics.wasted(cause, self.terms.name, block_seconds)
 
     def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
         usage = watcher.usage
@@ -271,8 +274,8 @@ class Journal:
             "status": self.status,
             "error": self.error,
             "model": self.model_label,
-            "tenant": ANONYMOUS,
-            "lane": STANDARD_LANE,
+            "tenant": self.terms.name,
+            "lane": self.lane,
             "pool": self.pool.name if self.pool is not None else None,
             "backend": grant.backend if grant is not None else None,
             "stream": request.stream if request is not None else None,

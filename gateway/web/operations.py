@@ -15,7 +15,7 @@ from gateway.core.commitment.evidence import ENOUGH
 from gateway.core.gap import GapCause, ledger_gap
 from gateway.core.names import BackendName, PoolName
 from gateway.core.reserve import Reserve
-from gateway.core.snapshots import BackendSnapshot, BookSnapshot
+from gateway.core.snapshots import BackendSnapshot, BookSnapshot, LineSnapshot
 from gateway.metrics import EXPOSITION_TYPE, GaugeName, GaugeRow
 from gateway.web.control_errors import add_errors, error_response
 from gateway.web.journal import Phase
@@ -144,9 +144,17 @@ def state_of(rooms: Rooms, lifecycle: Lifecycle) -> dict[str, Any]:
     lanes: dict[str, dict[str, Any]] = {}
     for lines in book.pools.values():
         for lane, line in lines.items():
-            shown = lanes.setdefault(lane, {"requests": 0, "blocks": 0, "oldest_s": None})
+            shown = lanes.setdefault(lane, _empty_lane(line))
             shown["requests"] += line.requests
             shown["blocks"] += line.blocks
+            shown["held_blocks"] += line.held_blocks
+            if line.cap_blocks is not None:
+                shown["cap_blocks"] = (shown["cap_blocks"] or 0) + line.cap_blocks
+            for name, tenant in line.tenants.items():
+                tenants = shown["tenants"].setdefault(name, {"requests": 0, "blocks": 0, "held_blocks": 0})
+                tenants["requests"] += tenant.requests
+                tenants["blocks"] += tenant.blocks
+                tenants["held_blocks"] += tenant.held_blocks
             shown["oldest_s"] = _older(shown["oldest_s"], _age(line.oldest_arrived, now))
     oldest_s: float | None = None
     for shown in lanes.values():
@@ -266,6 +274,20 @@ def gap_causes(view: BackendView, held: BackendSnapshot) -> Mapping[GapCause, in
         held_seats=held.seats_held,
         running=view.running,
     )
+
+
+def _empty_lane(line: LineSnapshot) -> dict[str, Any]:
+    """A lane over all pools, before anything is added. cap_blocks: null where it has no cap; tenants: who waits or runs."""
+    return {
+        "requests": 0,
+        "blocks": 0,
+        "oldest_s": None,
+        "weight": line.weight,
+        "max_requests": line.max_requests,
+        "held_blocks": 0,
+        "cap_blocks": None,
+        "tenants": {},
+    }
 
 
 def _age(arrived: float | None, now: float) -> float | None:

@@ -1,6 +1,7 @@
 """Paths that go on without a hold: they take no KV, or the operator opened them knowing that they may.
 
-Counting and version routes cost the engine no KV cache, so they pass as they are. Nothing here is a request in the sense
+Counting and version routes cost the engine no KV cache, so they pass as they are, for callers with a key where keys are
+needed. Nothing here is a request in the sense
 of the tally; bodies, clocks and departures are bounded all the same.
 """
 
@@ -85,13 +86,19 @@ class _Call:
 
 async def _relay(rooms: Rooms, scope: dict[str, Any], call: _Call, space: BodySpace) -> None:
     choices, client = rooms.choices, call.client
+    rooms.callers.identify(scope["headers"])
     body = await read_upload(
         client, scope["headers"], space, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
     )
     client.watch()
     name, upstream = _choose(rooms, await rooms.big_bodies.read(_model_of, body))
     exchange = await upstream.send(
-        scope["method"].encode(), scope["raw_path"], scope.get("query_string", b""), scope["headers"], body
+        scope["method"].encode(),
+        scope["raw_path"],
+        scope.get("query_string", b""),
+        scope["headers"],
+        body,
+        key_was_ours=rooms.callers.are_known,
     )
     reader = _Reader(client, choices.clocks.send_s)
     rooms.watchdog.watch(reader)

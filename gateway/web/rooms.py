@@ -14,11 +14,13 @@ from gateway.relay.watchdog import Watchdog
 from gateway.tokens.media import MediaCosts
 from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
+from gateway.web.callers import Callers
 from gateway.web.choices import Choices
 from gateway.web.counting import Counting
 from gateway.web.open_requests import OpenRequests
 from gateway.web.recent import Recent
 from gateway.web.recount import Recount
+from gateway.web.returning import Returning
 from gateway.web.running import Running
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
@@ -46,5 +48,7 @@ class Rooms:
     open_requests: OpenRequests = field(default_factory=OpenRequests)
     ratios: Ratios = field(default_factory=Ratios)
     media: Mapping[BackendName, MediaCosts] = field(default_factory=dict)
+    callers: Callers = field(default_factory=Callers)
+    returning: Returning = field(default_factory=Returning)
     waiters: Waiters = field(default_factory=Waiters)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

@@ -21,20 +21,28 @@ from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
+from gateway.web.callers import asked_priority
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
+from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.lane_choice import lane_of
 from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
+from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.trace_context import trace_context
 from gateway.web.upload import read_upload
+from gateway.web.waiting_words import WaitingWords
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
 
 log = logging.getLogger("kvgate.web")
 
 # Seconds that SDKs say they will wait for an answer. The smallest of those sent counts.
 _PATIENCE: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-request-timeout")
+# Of that, what is kept for our answer to reach a caller before it gives up by itself: a part, and at most so much.
+_LAST_PART: Final = 0.05
+_LAST_S: Final = 1.0
 
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -61,7 +69,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         line.task.uncancel()
     finally:
         client.unwatch()
-        line.space.close()
+        line.close()
         rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
@@ -95,7 +103,11 @@ class Line:
         self._journal = journal
         self._headers: Headers = scope["headers"]
         self._query: bytes = scope.get("query_string", b"")
-        self._patience_s = patience_of(self._headers)
+        patience_s = patience_of(self._headers)
+        self._patience_s = None if patience_s is None else patience_s - min(patience_s * _LAST_PART, _LAST_S)
+        self._first_arrived = journal.timeline.arrived
+        self._body = b""  # as it came, for as long as the request may still be refused for the time being
+        self._words: WaitingWords | None = None
         self._head_sent = False
         self._runs_on = False
         self.is_cut = False
@@ -108,19 +120,25 @@ class Line:
     async def travel(self) -> Outcome:
         """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
         rooms, journal = self._rooms, self._journal
+        terms = journal.terms = rooms.callers.identify(self._headers)
         if header_value(self._headers, b"expect") is not None:
             refuse_unread(rooms)
-        body = await self._read_body()
+        self._body = body = await self._read_body()
         self._client.watch()
         journal.timeline.body_read = rooms.clock.now()
         request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, body)
+        if request.priority is not None and not terms.may_set_priority:
+            body = await rooms.big_bodies.read(self._dialect.limit_priority, body, terms.priority)
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
         journal.weighed = await weigh(rooms, pool, request)
+        await self._find_first_try()
         try:
             grant = await self._admit(request, journal.weighed)
             try:
+                self._body = b""
+                self._stop_words()
                 journal.granted(grant, rooms.clock.now())
                 return await self._send_and_relay(body, request, grant)
             finally:
@@ -139,19 +157,26 @@ class Line:
         )
 
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
-        rooms, journal = self._rooms, self._journal
+        rooms, journal, terms = self._rooms, self._journal, self._journal.terms
         arrived = journal.timeline.arrived
-        limits_s = (rooms.choices.queue_timeout_s, rooms.choices.ttft_target_s, self._patience_s)
+        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._headers, terms)
+        journal.lane = lane.name
+        waits_s = rooms.choices.queue_timeout_s if lane.deadline_s is None else lane.deadline_s
+        limits_s = (waits_s, rooms.choices.ttft_target_s, self._patience_s)
         ticket = Ticket(
             id=journal.ticket_id,
             pool=weighed.pool.name,
             needs=weighed.needs,
-            arrived=arrived,
+            arrived=self._first_arrived,
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
+            terms=terms,
+            priority=terms.priority_of(asked_priority(self._headers, request.priority)),
+            lane=lane.name,
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
             cap_tokens=weighed.cap_tokens,
             family=weighed.pool.family(request.model),
+            returns=self._first_arrived < arrived,
         )
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, self._recounted)
@@ -161,10 +186,37 @@ class Line:
         finally:
             rooms.waiters.forget(ticket.id)
 
+    async def _find_first_try(self) -> None:
+        """Who was refused and comes back as it was told stands where its first try would stand."""
+        rooms = self._rooms
+        if says_it_returns(self._headers):
+            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._headers)
+            first_arrived = rooms.returning.arrived(mark, now=rooms.clock.now())
+            self._first_arrived = first_arrived if first_arrived is not None else self._first_arrived
+
     def _queued(self, ticket: Ticket) -> None:
+        rooms, request = self._rooms, self._journal.request
         self._journal.in_line()
-        self._rooms.waiters.note(ticket.id, self._weigh_anew)
-        self._rooms.recount.somebody_waits(ticket)
+        rooms.waiters.note(ticket.id, self._weigh_anew)
+        rooms.recount.somebody_waits(ticket)
+        if rooms.choices.early_commit_s is not None and request is not None and request.stream:
+            self._words = WaitingWords(
+                self._client,
+                self._dialect,
+                rooms.clock,
+                after_s=rooms.choices.early_commit_s,
+                own_headers=self._own_headers,
+                standing=lambda: rooms.controller.standing(ticket.id),
+            )
+
+    def _stop_words(self) -> None:
+        if self._words is not None:
+            self._words.stop()
+
+    @property
+    def _is_committed(self) -> bool:
+        """The head is out, and nothing of the engine's answer yet."""
+        return self._words is not None and self._words.have_begun and not self._head_sent
 
     def _recounted(self, count: PromptCount) -> Mapping[BackendName, Need]:
         """The exact count has come, in line or while the request runs."""
@@ -203,7 +255,9 @@ class Line:
         upstream = rooms.upstreams[grant.backend]
         journal.timeline.sent = rooms.clock.now()
         try:
-            exchange = await upstream.send(b"POST", dialect.path.encode(), self._query, self._headers, body)
+            exchange = await upstream.send(
+                b"POST", dialect.path.encode(), self._query, self._headers, body, key_was_ours=rooms.callers.are_known
+            )
         except UpstreamFailed as failure:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)
@@ -229,12 +283,18 @@ class Line:
         try:
             head = await answer.read_head()
             rooms.roster.note_alive(grant.backend)
+            is_committed = self._is_committed
+            if is_committed and not goes_under_a_stream(head):
+                journal.status = 200
+                outcome = await tell_in_band(exchange, head, self._client, dialect)
+                return outcome
             journal.status = head.status
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
             told_at_end = self._truncation if can_be_told(request) else None
-            outcome = await answer.relay(head, watcher, self._own_headers(), told_at_end=told_at_end)
+            own_headers = None if is_committed else self._own_headers()
+            outcome = await answer.relay(head, watcher, own_headers, told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -271,14 +331,23 @@ class Line:
         ]
         if journal.blocks is not None:
             headers.append((b"x-kvgate-blocks", str(journal.blocks).encode()))
+        if journal.pool is not None:
+            names = [view.name for view in journal.pool.backends] if journal.grant is None else [journal.grant.backend]
+            headers.append((b"x-kvgate-free-blocks", str(self._rooms.controller.free_blocks(names)).encode()))
         if journal.offer is not None and journal.offer.cap_to_write is not None:
             headers.append((b"x-kvgate-output-cap", str(journal.offer.cap_to_write).encode()))
         return headers
+
+    def close(self) -> None:
+        """The request has ended, however it did: its body is needed no more, and nothing more is said."""
+        self.space.close()
+        self._stop_words()
 
     async def answer_error(self, error: Exception) -> Outcome:
         """Tell the caller, in its dialect, why there is no answer."""
         journal = self._journal
         self._client.on_gone(None)
+        self._stop_words()
         answer = self._error_answer(error)
         if journal.gone_in is not None:
             return answer.outcome
@@ -290,11 +359,26 @@ class Line:
             # The status is out already: only a broken end can still tell.
             self._client.abort()
             return answer.outcome
+        if self._is_committed:
+            journal.status = 200
+            await self._client.write_body(self._dialect.error_event(answer.in_band))
+            await self._client.finish()
+            return answer.outcome
+        if isinstance(error, Rejected) and self._body:
+            await self._remember(answer)
         body = self._dialect.error_body(answer.facts)
         await self._client.write_head(answer.status, [*answer.head_for(body), *self._own_headers()])
         await self._client.write_body(body)
         await self._client.finish()
         return answer.outcome
+
+    async def _remember(self, answer: ErrorAnswer) -> None:
+        """A refusal that says when to come back is remembered, for the caller that does."""
+        rooms, told_wait_s = self._rooms, answer.told_wait_s
+        if told_wait_s is not None:
+            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._headers)
+            now = rooms.clock.now()
+            rooms.returning.refused(mark, arrived=self._first_arrived, told_wait_s=told_wait_s, now=now)
 
     def _error_answer(self, error: Exception) -> ErrorAnswer:
         left_s = None

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.relay.headers import Header, header_value, onward_headers
+from gateway.relay.headers import CREDENTIALS, Header, onward_headers
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_pool import UpstreamPool
 
@@ -21,14 +21,24 @@ class Upstream:
     bearer: str | None
     pinned: tuple[Header, ...] = ()
 
-    async def send(self, method: bytes, path: bytes, query: bytes, headers: Sequence[Header], body: bytes) -> UpstreamExchange:
+    async def send(
+        self,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: Sequence[Header],
+        body: bytes,
+        *,
+        key_was_ours: bool = False,
+    ) -> UpstreamExchange:
         """Send a caller's request on. path: as it stands in a request line, percent-encoded; it begins with a slash.
 
-        The backend's key is used only where the caller brought no credential of its own. Raises UpstreamFailed.
+        key_was_ours: callers' keys are checked here, so none of them goes on. The backend's key is used only there, or where
+        the caller brought no credential of its own. Raises UpstreamFailed.
         """
-        has_own = header_value(headers, b"authorization") is not None or header_value(headers, b"x-api-key") is not None
+        has_own = not key_was_ours and any(name.lower() in CREDENTIALS for name, _ in headers)
         authorization = None if has_own or self.bearer is None else b"Bearer " + self.bearer.encode()
-        onward = onward_headers(headers, host=self.host, authorization=authorization)
+        onward = onward_headers(headers, host=self.host, authorization=authorization, keeps_credentials=not key_was_ours)
         if self.pinned:
             names = {name.lower() for name, _ in self.pinned}
             onward = [*(header for header in onward if header[0].lower() not in names), *self.pinned]

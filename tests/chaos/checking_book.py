@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gateway.books import BookContract
 from gateway.core.commitment import Ending
-from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused
+from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Standing
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
@@ -174,8 +174,8 @@ class CheckingBook:
         )
         return self._take(changes)
 
-    def waits(self, *, most: int) -> tuple[WaitSnapshot, ...]:
-        return self._book.waits(most=most)
+    def waits(self, *, most: int, now: float) -> tuple[WaitSnapshot, ...]:
+        return self._book.waits(most=most, now=now)
 
     def charged_by_lane(self) -> Mapping[BackendName, Mapping[LaneName, int]]:
         return self._book.charged_by_lane()
@@ -199,6 +199,12 @@ class CheckingBook:
 
     def has_waiting_for(self, backend: BackendName) -> bool:
         return self._book.has_waiting_for(backend)
+
+    def standing(self, ticket_id: TicketId, *, now: float) -> Standing | None:
+        return self._book.standing(ticket_id, now=now)
+
+    def free_blocks(self, name: BackendName) -> int:
+        return self._book.free_blocks(name)
 
     def snapshot(self, *, now: float) -> BookSnapshot:
         return self._book.snapshot(now=now)

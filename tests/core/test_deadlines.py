@@ -1,12 +1,13 @@
 """Deadlines: the earliest of those who still wait, and no heap that grows with those who are gone."""
 
 from gateway.core.deadlines import Deadlines
-from gateway.core.line import Line, Waiting
+from gateway.core.line import Waiting
 from gateway.core.names import STANDARD_LANE, PoolName
 from gateway.core.policies.fifo import FifoPolicy
+from gateway.core.queue import Queue
 from support.tickets import ticket
 
-LINE = Line(PoolName("model"), STANDARD_LANE, FifoPolicy())
+LINE = Queue(FifoPolicy).line(PoolName("model"), STANDARD_LANE, now=0.0)
 
 
 def waiting(number: int, deadline: float) -> Waiting:

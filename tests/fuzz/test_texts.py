@@ -144,7 +144,7 @@ def test_every_name_is_a_setting_or_is_told_the_nearest_one(fuzz_inputs: int) ->
         assert len(problems) <= 1
         is_service_link(name, value)
 
-    samples = [name.encode() for name in known] + [b"KVGATE_PORT_80_TCP", b"KVGATE_KEYS_FILE", b"PATH"]
+    samples = [name.encode() for name in known] + [b"KVGATE_PORT_80_TCP", b"KVGATE_LANES", b"PATH"]
     try_all("names of settings", fuzz_inputs, samples, check)
 
 

@@ -261,7 +261,7 @@ class BookMachine(RuleBasedStateMachine):
         for entry in due:
             servable = self.naive.servable(entry.ticket)
             expected[entry.ticket.id] = RejectReason.QUEUE_TIMEOUT if servable else RejectReason.NO_BACKEND
-        predicted = {entry.ticket.id: self.naive.predicted_wait_s(entry.ticket, self.now) for entry in due}
+        predicted = {entry.ticket.id: self.naive.predicted_wait_s(entry.ticket, self.now, at_the_end=True) for entry in due}
         assert {refused.ticket.id: refused.reason for refused in changes.refused} == expected
         assert len(changes.refused) == len(expected)
         for refused in changes.refused:

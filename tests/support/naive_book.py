@@ -64,7 +64,7 @@ class Drain:
                 total += max(0.0, min(until, end) - max(since, start))
         return total
 
-    def wait_s(self, blocks: int, seats: int, now: float) -> float | None:
+    def wait_s(self, blocks: float, seats: float, now: float) -> float | None:
         if len(self.releases) < 10:
             return None
         last = len(self.releases) - 1
@@ -171,13 +171,17 @@ class NaiveBook:
         )
         return emptiest if self.fill(favourite) - self.fill(emptiest) > Fraction(1, 5) else favourite
 
-    def predicted_wait_s(self, ticket: Ticket, now: float) -> float | None:
+    def predicted_wait_s(self, ticket: Ticket, now: float, *, at_the_end: bool = False) -> float | None:
+        """Before it stand those who are older, each taken for an average one of the line; at the end stands everybody."""
         if ticket.pool not in self.drains:
             return None
-        ahead = [entry.ticket for entry in self.waiting if entry.ticket.pool == ticket.pool]
-        least = [min((need.worst_blocks, need.seats) for need in each.needs.values()) for each in [*ahead, ticket]]
-        blocks = sum(pair[0] for pair in least)
-        seats = sum(pair[1] for pair in least)
+        line = self.line(ticket.pool)
+        ahead = len(line) if at_the_end else sum(entry.ticket.arrived <= ticket.arrived for entry in line)
+        least = [min((need.worst_blocks, need.seats) for need in each.ticket.needs.values()) for each in line]
+        own_blocks, own_seats = min((need.worst_blocks, need.seats) for need in ticket.needs.values())
+        part = ahead / len(line) if line else 0.0
+        blocks = own_blocks + part * sum(pair[0] for pair in least)
+        seats = own_seats + part * sum(pair[1] for pair in least)
         endless = False
         for name in self.servable(ticket):
             backend = self.backends[name]

@@ -20,7 +20,7 @@ from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused
 from gateway.core.geometry import Weighing
 from gateway.core.guards import Guards
 from gateway.core.ledger import Budget
-from gateway.core.names import PoolName, TicketId
+from gateway.core.names import BackendName, PoolName, TicketId
 from gateway.core.queue import QueueLimits
 from gateway.core.ticket import Need, Ticket
 from gateway.simulator.block_pool import BlockPool
@@ -80,6 +80,7 @@ class SimulatedRun:
         mode: Mode = Mode.ENFORCE,
         reserve_percent: int = 5,
         seed: int = 1,
+        wait_margin: float = 0.1,
     ) -> None:
         self.shape = shape
         self.scheduler = Scheduler(
@@ -90,7 +91,7 @@ class SimulatedRun:
             mode=mode,
             commitment=commitment,
             policy="fifo",
-            limits=QueueLimits(max_requests=100_000, wait_margin=0.1),
+            limits=QueueLimits(max_requests=100_000, wait_margin=wait_margin),
             evidence=self.evidence,
             guards=guards,
         )
@@ -106,12 +107,8 @@ class SimulatedRun:
         self._by_sequence: dict[Sequence, _Call] = {}
         self._next_id = 0
         self._look_at = self._read_at = 0.0
-        self._reports = Reports(
-            progress=lambda ticket, tokens: self._deliver(self.book.progress(ticket.id, tokens, now=self.now)),
-            first_token=lambda ticket, seen: self._deliver(self.book.first_token(ticket.id, was_seen=seen, now=self.now)),
-            gaps=lambda name, seconds, tokens: self._deliver(self.book.saw_gaps(name, seconds, tokens, now=self.now)),
-            learn=lambda ticket, tokens, ending: self._deliver(self.book.learn(ticket, tokens, ending, now=self.now)),
-        )
+        # Methods, not lambdas: a run can be copied as it stands, and its copy then reports to itself.
+        self._reports = Reports(self._progressed, self._answered, self._saw_gaps, self._learned)
         blocks = shape.num_blocks - 1
         self.budget = Budget(blocks, -(-blocks * reserve_percent // 100), shape.max_running)
         self.book.set_backend(A, budget=self.budget, serving=True, now=0.0)
@@ -151,15 +148,29 @@ class SimulatedRun:
                 self._look()
             if self.now >= self._read_at:
                 self._read_engine()
+            self._happen()
             self._deliver(self.book.expire(now=self.now))
         return self.seen
+
+    def _happen(self) -> None:
+        """What comes from outside while a step runs, at its end."""
 
     def forget(self) -> None:
         self.seen = Seen()
 
     def _join(self, client: int) -> None:
         assert self._make_ask is not None
-        ask = self._make_ask(client, self._draw)
+        call = self._call(client, self._make_ask(client, self._draw))
+        match self.book.join(call.ticket, now=self.now):
+            case Granted() as granted:
+                self._start(granted)
+            case Queued():
+                pass
+            case Refused():
+                self._refused(call.ticket.id)
+
+    def _call(self, client: int, ask: Ask) -> _Call:
+        """One request, before it joins."""
         self._next_id += 1
         context = self.shape.max_context
         worst = self._weighing.sequence_blocks(context if ask.cap_tokens is None else ask.prompt_tokens + ask.cap_tokens)
@@ -178,13 +189,7 @@ class SimulatedRun:
         output_tokens = min(ask.output_tokens, cap_tokens, context - ask.prompt_tokens)
         call = _Call(client, ask, Sequence(ask.prompt_tokens, output_tokens), ticket)
         self._calls[ticket.id] = call
-        match self.book.join(ticket, now=self.now):
-            case Granted() as granted:
-                self._start(granted)
-            case Queued():
-                pass
-            case Refused():
-                self._refused(ticket.id)
+        return call
 
     def _start(self, granted: Granted) -> None:
         call = self._calls[granted.ticket.id]
@@ -229,6 +234,18 @@ class SimulatedRun:
             self.seen.ended += 1
             if call.client < self._clients:
                 self._join(call.client)
+
+    def _progressed(self, ticket: Ticket, tokens: int) -> None:
+        self._deliver(self.book.progress(ticket.id, tokens, now=self.now))
+
+    def _answered(self, ticket: Ticket, was_seen: bool) -> None:
+        self._deliver(self.book.first_token(ticket.id, was_seen=was_seen, now=self.now))
+
+    def _saw_gaps(self, name: BackendName, seconds: float, tokens: int) -> None:
+        self._deliver(self.book.saw_gaps(name, seconds, tokens, now=self.now))
+
+    def _learned(self, ticket: Ticket, tokens: int, ending: Ending) -> None:
+        self._deliver(self.book.learn(ticket, tokens, ending, now=self.now))
 
     def _look(self) -> None:
         self._look_at = self.now + LOOK_S

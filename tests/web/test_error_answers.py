@@ -11,6 +11,7 @@ from gateway.web.error_answers import ErrorAnswer, answer_to, retry_headers
 
 INVALID = {
     RejectReason.INVALID_REQUEST: (400, Outcome.REFUSED_INVALID_REQUEST),
+    RejectReason.UNAUTHORIZED: (401, Outcome.REFUSED_UNAUTHORIZED),
     RejectReason.UNKNOWN_MODEL: (404, Outcome.REFUSED_UNKNOWN_MODEL),
     RejectReason.BODY_TOO_LARGE: (413, Outcome.REFUSED_BODY_TOO_LARGE),
     RejectReason.UPLOAD_TIMEOUT: (408, Outcome.TIMEOUT_UPLOAD),
@@ -52,7 +53,7 @@ def test_what_waiting_does_not_cure_invites_no_retry(reason: RejectReason) -> No
     assert (found.facts.code, found.facts.param, dict(found.facts.facts)) == (reason.value, "p", {"need": 3})
 
 
-@pytest.mark.parametrize("reason", [RejectReason.BODY_TOO_LARGE, RejectReason.UPLOAD_TIMEOUT])
+@pytest.mark.parametrize("reason", [RejectReason.UNAUTHORIZED, RejectReason.BODY_TOO_LARGE, RejectReason.UPLOAD_TIMEOUT])
 def test_a_connection_with_an_unread_body_is_closed(reason: RejectReason) -> None:
     assert (b"connection", b"close") in answer(InvalidRequest("no", reason=reason)).headers
 

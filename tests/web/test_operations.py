@@ -111,7 +111,18 @@ async def test_who_runs_and_who_waits_is_shown_at_the_same_instant(engine: Scrip
         shown = state(rooms)
         (backend,) = shown["backends"]
         assert (backend["held_blocks"], backend["free_blocks"], backend["in_flight"]) == (40, 24, 1)
-        assert shown["lanes"] == {"standard": {"requests": 1, "blocks": 30, "oldest_s": 2.5}}
+        assert shown["lanes"] == {
+            "standard": {
+                "requests": 1,
+                "blocks": 30,
+                "oldest_s": 2.5,
+                "weight": 1.0,
+                "max_requests": 1024,
+                "held_blocks": 40,
+                "cap_blocks": None,
+                "tenants": {"anonymous": {"requests": 1, "blocks": 30, "held_blocks": 40}},
+            }
+        }
         assert (shown["queue"]["blocks"], shown["queue"]["oldest_s"], shown["uptime_s"]) == (30, 2.5, 2.5)
         rows = {(row.gauge, row.labels): row.value for row in gauge_rows(rooms)}
         assert rows[GaugeName.HELD_BLOCKS, ("a",)] == 40

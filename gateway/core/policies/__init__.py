@@ -3,7 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from gateway.core.policies.deadline import DeadlinePolicy
 from gateway.core.policies.fifo import FifoPolicy
+from gateway.core.policies.priority import PriorityPolicy
+from gateway.core.policies.size import SizePolicy
 from gateway.core.ticket import Ticket
 
 Rank = tuple[float, ...]
@@ -28,4 +31,9 @@ class Policy(Protocol):
 
 PolicyFactory = Callable[[], Policy]
 
-POLICIES: Mapping[str, PolicyFactory] = {"fifo": FifoPolicy}
+POLICIES: Mapping[str, PolicyFactory] = {
+    "fifo": FifoPolicy,
+    "priority": PriorityPolicy,
+    "deadline": DeadlinePolicy,
+    "size": SizePolicy,
+}

@@ -1,6 +1,10 @@
 """First come, first served, by the arrival of the request's head: a long upload or a slow count loses nobody their place.
 
-Starves nobody. What it does not do: a burst of one caller stands in front of everybody who comes after it.
+Theory: no order without knowledge of sizes, deadlines or importance does better on the worst wait.
+
+Bound: a ticket is passed, within its line, by those alone that arrived before it.
+
+Whom it can starve: nobody. What it does not do: a burst of one caller stands in front of everybody who comes after it.
 """
 
 from gateway.core.ticket import Ticket

@@ -73,6 +73,7 @@ const REASONS = {
   blocks: (wait) => `needs ${plural(wait.needs_blocks, "block")}, ${number(Math.max(wait.free_blocks, 0))} free on ${wait.backend}`,
   seats: (wait) => `needs ${plural(wait.needs_seats, "seat")}, too few free on ${wait.backend}`,
   prompts: (wait) => `fits; ${wait.backend} computes as many prompts as it may`,
+  cap: () => "fits; its lane or tenant holds as much as it may",
   collecting: () => "fits; the room is kept for one ahead",
   turn: () => "fits; others are ahead",
 };
@@ -347,7 +348,7 @@ function drawProgress(cell, text, run) {
 }
 
 // Refusals that waiting does not cure: the caller has to send something else.
-const CALLERS = new Set(["invalid_request", "unknown_model", "body_too_large", "upload_timeout", "context_length_exceeded", "kv_budget_exceeded"]);
+const CALLERS = new Set(["invalid_request", "unauthorized", "unknown_model", "body_too_large", "upload_timeout", "context_length_exceeded", "kv_budget_exceeded"]);
 
 function drawTable(selector, columns, rows, summary) {
   const section = find(selector);

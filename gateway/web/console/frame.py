@@ -18,7 +18,7 @@ from gateway.web.operations import state_of
 from gateway.web.recent import STEP_S
 from gateway.web.rooms import Rooms
 
-MOST_WAITING: Final = 50  # of each line
+MOST_WAITING: Final = 50  # of each lane
 MOST_RUNNING: Final = 100
 
 _RUNS: Final = frozenset({Phase.WAITING.value, Phase.STREAMING.value})

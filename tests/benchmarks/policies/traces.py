@@ -28,3 +28,22 @@ def window(name: str, *, first: int, requests: int, rate: float, context: int) -
     start, end = chosen[0][0], chosen[-1][0]
     stretch = len(chosen) / (rate * (end - start))
     return [Arrival((at - start) * stretch, max(prompt, 1), max(output, 1)) for at, prompt, output in chosen]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTurn:
+    """One turn of a session. think_s: from the end of the turn before, of its user or of the tools that it ran."""
+
+    think_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+def sessions(name: str) -> list[list[SessionTurn]]:
+    """The sessions of a trace, each with its turns in order."""
+    with gzip.open(_FOLDER / f"{name}.csv.gz", "rt", encoding="ascii", newline="") as file:
+        found: dict[str, list[SessionTurn]] = {}
+        for row in csv.DictReader(file):
+            turn = SessionTurn(float(row["think_s"]), max(int(row["input_tokens"]), 1), max(int(row["output_tokens"]), 1))
+            found.setdefault(row["session"], []).append(turn)
+    return list(found.values())
