@@ -378,8 +378,11 @@ class LanesMachine(RuleBasedStateMachine):
         if self.is_certain:
             for pool in POOLS:
                 head = self.pool_head(pool)
-                if head is not None and self.is_passed_enough(head):
+                if head is not None and head.passes >= self.max_passes:
                     head.collects = True
+                elif head is not None and self.is_passed_enough(head):
+                    # By age it collects from the next decision on that it could lose by: which one, is not told here.
+                    self.is_certain = False
 
     def is_passed_enough(self, head: Entry) -> bool:
         return head.passes >= self.max_passes or self.now - head.ticket.arrived >= MAX_AGE_S
