@@ -241,8 +241,10 @@ class LanesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), pause=pauses)
     def leave(self, data: st.DataObject, pause: float) -> None:
-        self.wait(pause)
         ticket_id = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.wait(pause)
+        if ticket_id not in self.waiting:
+            return  # it was late, or granted
         self.take_out(self.waiting[ticket_id])
         self.gone.add(ticket_id)
         self.judge(self.book.leave(ticket_id, now=self.now))
