@@ -91,6 +91,7 @@ class PoolTurns:
 
 class LanesMachine(RuleBasedStateMachine):
     policy = "fifo"
+    has_caps = True  # without them it is known for longer whose turn it is
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,13 +108,14 @@ class LanesMachine(RuleBasedStateMachine):
     @initialize(max_passes=st.sampled_from([0, 1, 2, 3]), first=st.tuples(st.integers(16, 40), st.integers(16, 40)))
     def start(self, max_passes: int, first: tuple[int, int]) -> None:
         self.max_passes = max_passes
+        self.lanes = LANES if self.has_caps else LaneTable((LANES.lanes[0], LaneTerms(BATCH, max_requests=6)))
         self.budgets = {A: Budget(first[0], 2), B: Budget(first[1], 0, 9)}
         self.book = Book(
             mode=Mode.ENFORCE,
             commitment=StrictCommitment(),
             policy=POLICIES[self.policy],
             limits=QueueLimits(max_requests=MAX_REQUESTS, max_passes=max_passes, max_age_s=MAX_AGE_S),
-            lanes=LANES,
+            lanes=self.lanes,
         )
         for name, budget in self.budgets.items():
             self.book.set_backend(name, budget=budget, serving=True, now=self.now)
@@ -167,6 +169,8 @@ class LanesMachine(RuleBasedStateMachine):
     ) -> None:
         self.next_id += 1
         terms = TENANTS[tenant]
+        if not self.has_caps:
+            terms = replace(terms, cap_blocks=None)
         ticket = Ticket(
             TicketId(self.next_id),
             pool,
@@ -192,7 +196,7 @@ class LanesMachine(RuleBasedStateMachine):
         elif isinstance(answer, Queued):
             assert not never
             assert not is_at_limit
-            limit = LANES.terms(lane).max_requests or MAX_REQUESTS
+            limit = self.lanes.terms(lane).max_requests or MAX_REQUESTS
             assert len(in_lane) < limit
             assert sum(each.ticket.tenant == tenant for each in in_lane) < max(1, int(terms.queue_share * limit))
             self.stand(entry)
@@ -265,6 +269,8 @@ class LanesMachine(RuleBasedStateMachine):
     def wait(self, pause: float) -> None:
         """Time passes; whoever is late is taken out by the next call, whatever it is."""
         self.now += pause
+        if any(self.now - entry.ticket.arrived >= MAX_AGE_S for entry in self.waiting.values()):
+            self.is_certain = False  # by age it collects from the next decision on that looks at it: which one, is not told
         due = [entry for entry in self.waiting.values() if entry.ticket.deadline <= self.now]
         if due:
             for entry in due:
@@ -297,7 +303,8 @@ class LanesMachine(RuleBasedStateMachine):
             ahead = [other for other in self.line_of(entry) if other is not entry and other.place < entry.place]
             assert all(other.ticket.needs != ticket.needs for other in ahead), "an equal that is ahead still waits"
         first = min(self.line_of(entry), key=lambda each: each.place, default=entry)
-        passed = set[Entry]()
+        self.was_its_turn(entry)
+        passed, heads = set[Entry](), set[Entry]()
         if first is not entry and first.place < entry.place and not entry.collects and self.could_hold(first, name):
             passed.add(first)
         if self.is_certain:
@@ -305,15 +312,31 @@ class LanesMachine(RuleBasedStateMachine):
                 head = self.pool_head(pool)
                 if head is not None and head is not entry and self.could_hold(head, name) and self.passes(entry, head):
                     passed.add(head)
+                    heads.add(head)
             for other in self.waiting.values():
                 if other.collects and other is not entry and self.could_hold(other, name) and not self.is_capped(other):
                     assert not self.is_collected_from(entry, other), "room that is collected for another was granted"
         for each in passed:
             each.passes += 1
+            each.collects |= each in heads and each.passes >= self.max_passes
             assert each.passes <= self.max_passes or not self.is_certain, "passed too often"
             assert self.now - each.ticket.arrived < MAX_AGE_S or not self.is_certain, "passed although it was too old"
         self.start_running(granted, entry)
         self.note_heads()
+
+    def was_its_turn(self, entry: Entry) -> None:
+        """If it was somebody else's, then that one does not fit, or room collects for an older one."""
+        head = self.pool_head(entry.ticket.pool) if self.is_certain else None
+        if not self.is_certain or head is None or head is entry or entry.collects:
+            return
+        others = [each for each in self.waiting.values() if each.collects and each is not head]
+        for name in head.ticket.needs:
+            if self.fits(head.ticket, name) and self.comes_first(entry, head):
+                is_barred = any(self.could_hold(each, name) and self.is_collected_from(head, each) for each in others)
+                assert is_barred, "it was the turn of another, who fitted"
+
+    def comes_first(self, entry: Entry, head: Entry) -> bool:
+        return self.passes(entry, head) and self.is_certain
 
     def passes(self, entry: Entry, head: Entry) -> bool:
         if entry.ticket.pool != head.ticket.pool or (entry.collects and head.collects):
@@ -332,6 +355,9 @@ class LanesMachine(RuleBasedStateMachine):
         tags = division.entry_tag(newcomer, self.now), division.tag(first, self.now)
         if abs(tags[0] - tags[1]) < 1e-6 and tags != (0.0, 0.0):
             self.is_certain = False
+        number, first_number = division.parties[newcomer].number, division.parties[first].number
+        if tags[0] == tags[1] and number is not None and first_number is not None:
+            return number > first_number
         return tags[0] >= tags[1]
 
     def is_collected_from(self, entry: Entry, other: Entry) -> bool:
@@ -359,7 +385,7 @@ class LanesMachine(RuleBasedStateMachine):
     def parties(self, ticket: Ticket) -> tuple[Division, Division]:
         turns = self.turns[ticket.pool]
         tenants = turns.tenants.setdefault(ticket.lane, Division())
-        turns.lanes.parties.setdefault(ticket.lane, Party(LANES.terms(ticket.lane).weight))
+        turns.lanes.parties.setdefault(ticket.lane, Party(self.lanes.terms(ticket.lane).weight))
         tenants.parties.setdefault(ticket.tenant, Party(ticket.terms.weight))
         return turns.lanes, tenants
 
@@ -389,9 +415,6 @@ class LanesMachine(RuleBasedStateMachine):
                 head = self.pool_head(pool)
                 if head is not None and head.passes >= self.max_passes:
                     head.collects = True
-                elif head is not None and self.is_passed_enough(head):
-                    # By age it collects from the next decision on that it could lose by: which one, is not told here.
-                    self.is_certain = False
 
     def is_passed_enough(self, head: Entry) -> bool:
         return head.passes >= self.max_passes or self.now - head.ticket.arrived >= MAX_AGE_S
@@ -409,7 +432,7 @@ class LanesMachine(RuleBasedStateMachine):
     def pool_head(self, pool: PoolName) -> Entry | None:
         """The first in turn whom no cap holds back. Where rounding or a cap's history would decide, nothing is certain."""
         entries = [each for each in self.waiting.values() if each.ticket.pool == pool]
-        if any(each.ticket.terms.cap_blocks is not None or each.ticket.lane == BATCH for each in entries):
+        if self.has_caps and any(each.ticket.terms.cap_blocks is not None or each.ticket.lane == BATCH for each in entries):
             self.is_certain = False
             return None
         if not entries:
@@ -463,7 +486,7 @@ class LanesMachine(RuleBasedStateMachine):
         cap = ticket.terms.cap_blocks
         if cap is not None and self.held_by(self.of_tenant(ticket)) + blocks > cap:
             return False
-        lane_cap, held = LANES.terms(ticket.lane).cap_blocks, self.held_by(self.in_lane(ticket))
+        lane_cap, held = self.lanes.terms(ticket.lane).cap_blocks, self.held_by(self.in_lane(ticket))
         return lane_cap is None or not held or held + blocks <= lane_cap
 
     def is_tenant_capped(self, entry: Entry) -> bool:
@@ -531,15 +554,16 @@ RANKS: dict[str, Policy] = {name: factory() for name, factory in POLICIES.items(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("has_caps", [True, False], ids=["caps", "no caps"])
 @pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_lanes_tenants_policies_and_backfill_keep_every_promise_together(policy: str) -> None:
+def test_lanes_tenants_policies_and_backfill_keep_every_promise_together(policy: str, has_caps: bool) -> None:
     class Machine(LanesMachine):
         pass
 
-    Machine.policy = policy
+    Machine.policy, Machine.has_caps = policy, has_caps
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+            max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
         ),
     )

@@ -63,8 +63,10 @@ class Division:
         return (self.had(name, now) + expected) / party.weight
 
     def entry_tag(self, name: str, now: float) -> float:
-        """Its tag if it began to wait now."""
+        """Its tag, or what that would be if it began to wait now."""
         party = self.parties[name]
+        if party.number is not None:
+            return self.tag(name, now)
         had = max(self.had(name, now), self.level * party.weight) if self.waiting() else 0.0
         return (had + sum(hold.blocks * hold.expected_s for hold in party.holds)) / party.weight
 
