@@ -11,6 +11,7 @@ the invariants that they list.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from gateway.core.backfill import Backfill
 from gateway.core.commitment import Commitment, Ending
@@ -31,6 +32,8 @@ from gateway.core.refusals import Refusals
 from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
 from gateway.core.waits import WaitSnapshot, wait_snapshots
+
+_age = attrgetter("age")
 
 
 class Book:
@@ -341,7 +344,7 @@ class Book:
 
     def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need], *, now: float) -> None:
         """A waiting ticket needs something else than it did. It keeps its place and its passes."""
-        if self._backfill.left(waiting):
+        if self._backfill.left(waiting, now=now):
             self._stir_all(waiting.ticket.needs)
         ticket = replace(waiting.ticket, needs=needs)
         blocks, seats = self._ledger.least_charge(ticket)
@@ -356,7 +359,7 @@ class Book:
         lanes = self._queue.lanes(waiting.ticket.pool)
         if not lanes:
             self._drains[lanes.pool].waits(False, now=now)
-        if self._backfill.left(waiting):
+        if self._backfill.left(waiting, now=now):
             self._stir_all(waiting.ticket.needs)
 
     def _depart(self, waiting: Waiting, *, now: float) -> None:
@@ -451,13 +454,15 @@ class Book:
         granted: list[Granted] = []
         while self._stirred:
             found = (lanes.head(now=now) for lanes in self._stirred)
-            heads = sorted((head for head in found if head is not None), key=lambda head: head.age)
-            for head in heads:
-                grant = self._grant_if_room(head, now=now)
+            heads = sorted((head for head in found if head is not None), key=_age)
+            first = [*heads, *self._backfill.collecting_behind(heads)]
+            for waiting in sorted(first, key=_age) if len(first) > len(heads) else heads:
+                grant = self._grant_if_room(waiting, now=now)
                 if grant is not None:
                     granted.append(grant)  # and look again: another head is up, and room kept for this one may be free
                     break
-                self._backfill.blocked(head, now=now)
+                if not waiting.is_collecting:
+                    self._backfill.blocked(waiting, now=now)
             else:
                 self._stirred.clear()
                 for index, head in enumerate(heads):
@@ -471,23 +476,22 @@ class Book:
         """Grant those behind a blocked head that fit and may pass it."""
         lanes = self._queue.lanes(head.ticket.pool)
         tried: set[TicketId] = {head.ticket.id}  # room only becomes less meanwhile
-        while self._has_room_behind(head, now=now):
-            candidates = lanes.considered(self._limits.lookahead + 1, now=now)
-            fresh = [waiting for waiting in candidates if waiting.ticket.id not in tried]
-            if not fresh:
-                return
-            for waiting in fresh:
+        while not self._stirred and self._has_room_behind(head):
+            for waiting in lanes.considered(self._limits.lookahead + 1, now=now):
+                if waiting.ticket.id in tried:
+                    continue
                 tried.add(waiting.ticket.id)
                 grant = self._grant_if_room(waiting, now=now)
                 if grant is not None:
-                    yield grant
-                    if self._stirred or not self._has_room_behind(head, now=now):
-                        return
+                    yield grant  # and look again: it may be the turn of somebody else now
+                    break
+            else:
+                return
 
-    def _has_room_behind(self, head: Waiting, *, now: float) -> bool:
+    def _has_room_behind(self, head: Waiting) -> bool:
         backends = (self._ledger.backend(name) for name in self._queue.lanes(head.ticket.pool).backends)
         return any(
-            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend, now=now)
+            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend)
             for backend in backends
         )
 
