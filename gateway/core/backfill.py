@@ -1,12 +1,14 @@
 """Backfill: who may pass a head that does not fit, how often, and until what age.
 
-A ticket passes a head when it is granted, before that head, on a backend that the head is waiting for; which line the ticket
-stands in does not matter, as long as it was not its turn. A head is passed at most `max_passes` times, and not at all once
-it is older than `max_age_s`. After that it collects: whoever is behind it gets nothing on the backends that it could run on,
-so the room that comes free there adds up until it fits. What a head could never use is not kept from anybody.
+A ticket passes a head when it is granted, before that head, on a backend that the head is waiting for. Heads are those whose
+turn it is in their pool, which everybody may pass, and the first of every line, which those behind it in the line may pass. A
+head is passed at most `max_passes` times, and not at all once it is older than `max_age_s`. After that the head of a pool
+collects: whoever is behind it gets nothing on the backends that it could run on, so the room that comes free there adds up
+until it fits; and the first of another line keeps its line back until its turn comes. What a head could never use is not kept
+from anybody.
 
-So a head starts at the latest when all has ended that was granted before it began to collect, unless an older one collects as
-well. Its line comes first meanwhile (core/lanes.py): whose turn it would be otherwise waits with the others.
+So the head of a pool starts at the latest when all has ended that was granted before it began to collect, unless an older one
+collects as well. Its line comes first meanwhile (core/lanes.py): whose turn it would be otherwise waits with the others.
 """
 
 from collections.abc import Iterable
@@ -31,7 +33,18 @@ class Backfill:
         self._collecting: list[Waiting] = []
 
     def bars(self, waiting: Waiting, backend: BackendLedger, *, now: float) -> bool:
-        """Whether room on that backend is being collected for somebody ahead of this ticket."""
+        """Whether room on that backend is being collected for somebody ahead of this ticket, or kept for the first of its
+        line, which may not be passed any more but whose turn it is not."""
+        head = waiting.line.head
+        if (
+            head is not None
+            and not waiting.is_collecting
+            and head is not waiting
+            and head.place < waiting.place
+            and self._is_passed_enough(head, now=now)
+            and backend.could_ever_hold(head.ticket)
+        ):
+            return True
         return any(
             other is not waiting
             and backend.could_ever_hold(other.ticket)
@@ -48,7 +61,7 @@ class Backfill:
 
     def blocked(self, head: Waiting, *, now: float) -> None:
         """A head was found not to fit. From here on it collects if it may not be passed (again)."""
-        if not head.is_collecting and (head.passes >= self._max_passes or now - head.ticket.arrived >= self._max_age_s):
+        if not head.is_collecting and self._is_passed_enough(head, now=now):
             head.is_collecting = True
             self._collecting.append(head)
             self._queue.lanes(head.ticket.pool).collects(head)
@@ -56,18 +69,23 @@ class Backfill:
     def granted(self, waiting: Waiting, backend: BackendLedger, pools: Iterable[Lanes], *, now: float) -> None:
         """A ticket is about to be granted on that backend: it stands where it stood, and is not charged yet. pools: whose
         tickets may run there."""
-        for lanes in pools:
-            head = lanes.head(now=now) if lanes else None
-            if head is None or head is waiting or not backend.could_ever_hold(head.ticket):
-                continue
-            if self._is_ahead(head, waiting, now=now):
+        heads = [lanes.head(now=now) for lanes in pools if lanes]
+        passed = [head for head in heads if head is not None and head is not waiting and self._is_ahead(head, waiting, now=now)]
+        first = waiting.line.head
+        if first is not None and first is not waiting and first not in heads and first.place < waiting.place:
+            first.passes += backend.could_ever_hold(first.ticket)
+        for head in passed:
+            if backend.could_ever_hold(head.ticket):
                 head.passes += 1
                 self.blocked(head, now=now)
 
-    def left(self, waiting: Waiting) -> bool:
-        """A ticket waits no longer. True if room was being collected for it, which is now free for others."""
+    def _is_passed_enough(self, head: Waiting, *, now: float) -> bool:
+        return head.passes >= self._max_passes or now - head.ticket.arrived >= self._max_age_s
+
+    def left(self, waiting: Waiting, *, now: float) -> bool:
+        """A ticket waits no longer. True if room was kept for it, which is now free for others."""
         if not waiting.is_collecting:
-            return False
+            return self._is_passed_enough(waiting, now=now)
         self._collecting.remove(waiting)
         self._queue.lanes(waiting.ticket.pool).collects_no_longer(waiting)
         waiting.is_collecting = False

@@ -325,7 +325,7 @@ class Book:
 
     def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need], *, now: float) -> None:
         """A waiting ticket needs something else than it did. It keeps its place and its passes."""
-        if self._backfill.left(waiting):
+        if self._backfill.left(waiting, now=now):
             self._stir_all(waiting.ticket.needs)
         ticket = replace(waiting.ticket, needs=needs)
         blocks, seats = self._ledger.least_charge(ticket)
@@ -340,7 +340,7 @@ class Book:
         lanes = self._queue.lanes(waiting.ticket.pool)
         if not lanes:
             self._drains[lanes.pool].waits(False, now=now)
-        if self._backfill.left(waiting):
+        if self._backfill.left(waiting, now=now):
             self._stir_all(waiting.ticket.needs)
 
     def _depart(self, waiting: Waiting, *, now: float) -> None:
