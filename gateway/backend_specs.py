@@ -44,7 +44,15 @@ def backend_spec(
         memory=_memory(settings, name, files),
         reserve=settings.reserve.of(name),
     )
-    return BackendSpec(name=name, url=url, engine=settings.engine.of(name), key=keys.get(name), given=given), cuts
+    spec = BackendSpec(
+        name=name,
+        url=url,
+        engine=settings.engine.of(name),
+        key=keys.get(name),
+        metrics_url=settings.engine_metrics.of(name),
+        given=given,
+    )
+    return spec, cuts
 
 
 def _geometry(settings: Settings, name: BackendName, files: ModelFiles | None) -> GivenGeometry | None:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -233,6 +234,19 @@ def certificate_file(text: str) -> Path | None:
         except (ssl.SSLError, ValueError):
             raise ValueError(f"{text!r} holds no certificate in PEM form") from None
     return path
+
+
+def page_url(text: str) -> str:
+    """The http or https URL of one page; a credential in it would be shown, so there is none."""
+    try:
+        parts = urlsplit(text)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        sound = False
+    if not sound or parts.query or parts.fragment or "@" in parts.netloc:
+        shown = text.rpartition("@")[2]
+        raise ValueError(f"{shown!r} is not the URL of a page: it looks like http://host:9090/metrics, with no user in it")
+    return text
 
 
 def paths(text: str) -> tuple[str, ...]:

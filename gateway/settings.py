@@ -74,6 +74,11 @@ class Settings(BaseSettings):
         "auto",
         "the software behind a backend: auto, vllm, sglang, dynamo, llama_cpp, tgi, transformers or static; per backend",
     )
+    engine_metrics: Annotated[PerBackend[str | None], _read(values.per_backend(values.page_url, None))] = _setting(
+        "KVGATE_ENGINE_METRICS",
+        "",
+        "URL of the engine's own /metrics where that is not the backend's: of the worker behind a frontend; per backend",
+    )
     kv_blocks: BlocksPerBackend = _setting(
         "KVGATE_KV_BLOCKS", "", "usable KV blocks, instead of what the engine tells; per backend"
     )

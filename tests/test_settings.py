@@ -110,6 +110,8 @@ def test_an_unknown_name_is_told_the_nearest_right_one(monkeypatch: pytest.Monke
         ("KVGATE_MODEL_CONFIG", "/nowhere/config.json", "'/nowhere/config.json' cannot be read"),
         ("KVGATE_ENGINE", "vlm", "'vlm' is not one of auto, vllm, sglang, dynamo, llama_cpp, tgi, transformers, static"),
         ("KVGATE_POLICY", "whim", "'whim' is not one of fifo, priority, deadline, size"),
+        ("KVGATE_ENGINE_METRICS", "host:9090/metrics", "'host:9090/metrics' is not the URL of a page"),
+        ("KVGATE_ENGINE_METRICS", "http://me:secret@host/metrics", "'host/metrics' is not the URL of a page"),
         ("KVGATE_WORKERS", "2", "2 is refused: every process would hand out the whole budget by itself"),
         ("KVGATE_PORT", "70000", "'70000' is not a port"),
         ("KVGATE_PORT", "off", "'off' is not a port"),

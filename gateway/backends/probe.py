@@ -54,13 +54,23 @@ class Answer:
 
 
 class Probe(Protocol):
-    """Questions to one backend. rank: of several engines behind the address, the one that is meant."""
+    """Questions to one backend. rank: of several engines behind the address, the one that is meant.
+
+    has_metrics_beside: the engine's page of metrics is at another address than the backend's.
+    """
 
     @property
     def name(self) -> BackendName: ...
 
     @property
     def rank(self) -> int | None: ...
+
+    @property
+    def has_metrics_beside(self) -> bool: ...
+
+    async def get_metrics_beside(self) -> Answer:
+        """The page of metrics at the other address. Raises as `get` does; our key is not sent there."""
+        ...
 
     async def get(self, path: str, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
         """The answer to GET `path`; 404 and 501 are answers as well.
@@ -79,11 +89,20 @@ class HttpProbe:
     """Questions over HTTP. `url` is the backend's base, without user info and without a trailing /v1."""
 
     def __init__(
-        self, name: BackendName, url: str, *, client: httpx.AsyncClient, key: str | None, rank: int | None, limit_s: float
+        self,
+        name: BackendName,
+        url: str,
+        *,
+        client: httpx.AsyncClient,
+        key: str | None,
+        rank: int | None,
+        metrics_url: str | None,
+        limit_s: float,
     ) -> None:
         self.name = name
         self.rank = rank
         self._url = url
+        self._metrics_url = metrics_url
         self._client = client
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._limit_s = limit_s
@@ -91,22 +110,33 @@ class HttpProbe:
     def __repr__(self) -> str:
         return f"probe of {self.name} at {self._url}"
 
+    @property
+    def has_metrics_beside(self) -> bool:
+        return self._metrics_url is not None
+
+    async def get_metrics_beside(self) -> Answer:
+        assert self._metrics_url is not None, "ask has_metrics_beside first"
+        return self._able(await self._ask("GET", self._metrics_url, {}, None, MAX_ANSWER_BYTES), self._metrics_url)
+
     async def get(self, path: str, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
-        answer = await self._ask("GET", path, None, max_bytes)
+        return self._able(await self._ask("GET", self._url + path, self._headers, None, max_bytes), path)
+
+    async def post(self, path: str, body: bytes, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
+        headers = {**self._headers, "content-type": "application/json"}
+        return await self._ask("POST", self._url + path, headers, body, max_bytes)
+
+    def _able(self, answer: Answer, path: str) -> Answer:
         if answer.status in _CANNOT_SERVE:
             raise self._failed(UpstreamStage.HEAD, f"it answers {answer.status} to {path}")
         return answer
 
-    async def post(self, path: str, body: bytes, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
-        return await self._ask("POST", path, body, max_bytes)
-
-    async def _ask(self, method: str, path: str, body: bytes | None, max_bytes: int) -> Answer:
-        headers = self._headers if body is None else {**self._headers, "content-type": "application/json"}
+    async def _ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, max_bytes: int) -> Answer:
+        path = url.removeprefix(self._url)
         stage = UpstreamStage.HEAD
         try:
             async with (
                 asyncio.timeout(self._limit_s),
-                self._client.stream(method, self._url + path, headers=headers, content=body) as response,
+                self._client.stream(method, url, headers=headers, content=body) as response,
             ):
                 stage = UpstreamStage.BODY
                 content = await self._read(response, max_bytes)
@@ -144,8 +174,12 @@ class RememberingProbe:
     def __init__(self, probe: Probe) -> None:
         self.name = probe.name
         self.rank = probe.rank
+        self.has_metrics_beside = probe.has_metrics_beside
         self._probe = probe
         self._answers: dict[str, Answer] = {}
+
+    async def get_metrics_beside(self) -> Answer:
+        return await self._probe.get_metrics_beside()
 
     async def get(self, path: str, *, max_bytes: int = MAX_ANSWER_BYTES) -> Answer:
         if path not in self._answers:
@@ -175,9 +209,11 @@ class Prober:
         # httpx tells each request at info level: one line every two seconds for each backend.
         logging.getLogger("httpx").setLevel(logging.WARNING)
 
-    def probe(self, name: BackendName, url: str, *, key: str | None = None, rank: int | None = None) -> Probe:
-        """Questions to one backend. key: sent as a bearer token."""
-        return HttpProbe(name, url, client=self._client, key=key, rank=rank, limit_s=self._limit_s)
+    def probe(
+        self, name: BackendName, url: str, *, key: str | None = None, rank: int | None = None, metrics_url: str | None = None
+    ) -> Probe:
+        """Questions to one backend. key: sent as a bearer token. metrics_url: of the engine's own page, at another address."""
+        return HttpProbe(name, url, client=self._client, key=key, rank=rank, metrics_url=metrics_url, limit_s=self._limit_s)
 
     async def close(self) -> None:
         await self._client.aclose()

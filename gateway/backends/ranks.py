@@ -41,7 +41,8 @@ async def _ranks_of(spec: BackendSpec, prober: Prober) -> tuple[int, ...]:
         return ()
     try:
         async with asyncio.timeout(FIRST_LOOK_S):
-            answer = await prober.probe(spec.name, spec.url, key=spec.key).get(_METRICS)
+            probe = prober.probe(spec.name, spec.url, key=spec.key, metrics_url=spec.metrics_url)
+            answer = await (probe.get_metrics_beside() if probe.has_metrics_beside else probe.get(_METRICS))
     except (UpstreamFailed, NeedsKey, TimeoutError):
         return ()
     page = read_exposition(answer.text() if answer.ok else "", (CONFIG_METRIC,))

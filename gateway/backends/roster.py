@@ -65,7 +65,7 @@ class Roster:
         for spec in specs:
             self._watches[spec.name] = Watch(
                 spec,
-                prober.probe(spec.name, spec.url, key=spec.key, rank=spec.rank),
+                prober.probe(spec.name, spec.url, key=spec.key, rank=spec.rank, metrics_url=spec.metrics_url),
                 clock=clock,
                 queue_timeout_s=queue_timeout_s,
                 written_blocks=partial(written_blocks, spec.name),

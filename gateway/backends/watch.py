@@ -43,7 +43,8 @@ log = logging.getLogger("kvgate.backends")
 class BackendSpec:
     """What the operator said of one backend. url: as `clean_url` leaves it. engine: a name of the table, or auto.
 
-    rank: of several engines behind the address, the one that is meant; None: there is one, or nobody knows.
+    rank: of several engines behind the address, the one that is meant; None: there is one, or nobody knows. metrics_url: of
+    the engine's own page of metrics, where that is at another address.
     """
 
     name: BackendName
@@ -51,6 +52,7 @@ class BackendSpec:
     engine: str = AUTO
     key: str | None = field(default=None, repr=False)
     rank: int | None = None
+    metrics_url: str | None = None
     given: GivenCapacity = field(default_factory=GivenCapacity)
 
 

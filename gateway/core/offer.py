@@ -199,9 +199,12 @@ def effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
 def _capped(sequences: _Sequences, cap: int, budget: Budget) -> Offer | CountFirst | Unfit:
     """The caller's own cap. What passes the context is cut there by the engine, and weighed so."""
     weighing, kind = sequences.weighing, sequences.count.kind
+    context = weighing.max_context
     offer = sequences.offer(cap)
-    passes_context = weighing.max_context is not None and sequences.longest + cap > weighing.max_context
-    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or not passes_context):
+    passes_context = context is not None and sequences.longest + cap > context
+    # A bound below the context is as good as any count for a forecast: the prompt is at most that.
+    is_shorter = kind is CountKind.BOUND_ONLY and context is not None and sequences.longest < context
+    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or is_shorter or not passes_context):
         return offer
     match kind:
         case CountKind.BOUND:

@@ -485,3 +485,15 @@ def test_a_cap_of_ours_is_never_the_whole_context_even_before_an_empty_prompt() 
     )
     assert isinstance(found, Offer)
     assert found.cap_to_write == 1023
+
+
+def test_a_bound_below_the_context_leaves_something_to_expect_where_no_exact_count_can_be_had() -> None:
+    """Held as a whole context with nothing said of its prompt, such a request could never be charged less by a forecast: before
+    an engine without a count, caps as large as the context ran one at a time."""
+    found = offer_of(answer(asked(800), bound_only(300)))
+    assert found.blocks == 64  # no less than a whole context, as before
+    assert (found.need.prompt_tokens, found.need.output_tokens) == (300, 800)
+    assert found.need.weighing == PLAIN
+    at_the_context = offer_of(answer(asked(800), bound_only(1024)))
+    assert at_the_context.blocks == 64
+    assert at_the_context.need.weighing is None  # its prompt may fill it alone

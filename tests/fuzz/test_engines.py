@@ -63,6 +63,7 @@ class OddProbe:
 
     name = BackendName("odd")
     rank = None
+    has_metrics_beside = True
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -76,6 +77,9 @@ class OddProbe:
         status = dice.choice((200,) * 12 + (404, 405, 501, 302))
         samples = ANSWERS.get(path, [b"{}"])
         return Answer(status, mutate(dice, samples) if dice.random() < 0.6 else dice.choice(samples))
+
+    async def get_metrics_beside(self) -> Answer:
+        return await self.get("/metrics")
 
     async def post(self, path: str, body: bytes, *, max_bytes: int = 0) -> Answer:
         return await self.get(path)

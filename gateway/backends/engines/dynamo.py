@@ -1,7 +1,8 @@
 """NVIDIA Dynamo's HTTP frontend, as version 1.6.1 answers (with its own engine simulator behind it, measured).
 
 The frontend tells the blocks, the block size and the seats of *a* worker that serves a model. Live use and preemptions
-are on the workers' own ports, whose addresses it does not tell. It has no /tokenize.
+are on the workers' own ports, whose addresses it does not tell: KVGATE_ENGINE_METRICS does, where there is one worker. That
+page has vLLM's names. It has no /tokenize.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ from typing import Final
 
 from gateway.backends.engines.answers import contexts, listed_models, member, positive, word
 from gateway.backends.engines.engine import CountCall, EngineReport, LiveUse
+from gateway.backends.engines.vllm import PREEMPTION_METRICS, USAGE_METRICS, used_blocks
 from gateway.backends.exposition import Exposition, read_exposition
-from gateway.backends.probe import Probe
+from gateway.backends.probe import NeedsKey, Probe
 from gateway.core.engine_rules import EngineRules
+from gateway.core.errors import UpstreamFailed
 from gateway.core.request import InferenceRequest
 
 _BLOCKS: Final = "dynamo_frontend_model_total_kv_blocks"
@@ -61,7 +64,14 @@ class Dynamo:
 
     async def read_live(self, probe: Probe, report: EngineReport) -> LiveUse:
         page = await _read_page(probe)
-        return LiveUse(running=page.total(_INFLIGHT), waiting=page.total(_QUEUED), identity=_identity(page))
+        worker = await _read_worker(probe)
+        return LiveUse(
+            used_blocks=used_blocks(worker, report.usable_blocks),
+            running=page.total(_INFLIGHT),
+            waiting=page.total(_QUEUED),
+            preemptions=worker.total(*PREEMPTION_METRICS),
+            identity=_identity(page),
+        )
 
     def count_calls(self, request: InferenceRequest) -> tuple[CountCall, ...] | None:
         return None
@@ -70,6 +80,17 @@ class Dynamo:
 async def _read_page(probe: Probe) -> Exposition:
     answer = await probe.get("/metrics")
     return read_exposition(answer.text() if answer.ok else "", _WANTED)
+
+
+async def _read_worker(probe: Probe) -> Exposition:
+    """The worker's own page. Without one, or while it does not answer, nothing is known of its use and preemptions."""
+    if not probe.has_metrics_beside:
+        return Exposition(())
+    try:
+        answer = await probe.get_metrics_beside()
+    except (UpstreamFailed, NeedsKey):
+        return Exposition(())
+    return read_exposition(answer.text() if answer.ok else "", (*USAGE_METRICS, *PREEMPTION_METRICS))
 
 
 def _by_model(page: Exposition, name: str) -> Mapping[str, int]:

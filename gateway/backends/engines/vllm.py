@@ -27,10 +27,10 @@ from gateway.core.geometry import ceil_div
 from gateway.core.request import InferenceRequest
 
 CONFIG_METRIC: Final = "vllm:cache_config_info"
-_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second up to 0.9
+USAGE_METRICS: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second up to 0.9
 _RUNNING: Final = "vllm:num_requests_running"
 _WAITING: Final = "vllm:num_requests_waiting"
-_PREEMPTIONS: Final = ("vllm:num_preemptions_total", "vllm:num_preemptions")
+PREEMPTION_METRICS: Final = ("vllm:num_preemptions_total", "vllm:num_preemptions")
 _DRAFTS: Final = ("vllm:spec_decode_num_drafts_total", "vllm:spec_decode_num_draft_tokens_total")
 _DRAFT_POSITIONS: Final = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _ANSWERS: Final = "vllm:request_generation_tokens_bucket"
@@ -38,7 +38,7 @@ _ENDINGS: Final = "vllm:request_success_total"
 _STARTED: Final = "process_start_time_seconds"
 _MAPPED: Final = "process_virtual_memory_bytes"
 _WANTED: Final = (
-    *(CONFIG_METRIC, *_USAGE, _RUNNING, _WAITING, *_PREEMPTIONS, *_DRAFTS, _DRAFT_POSITIONS),
+    *(CONFIG_METRIC, *USAGE_METRICS, _RUNNING, _WAITING, *PREEMPTION_METRICS, *_DRAFTS, _DRAFT_POSITIONS),
     *(_ANSWERS, _ENDINGS, _STARTED, _MAPPED),
 )
 
@@ -113,15 +113,11 @@ class Vllm:
 
     async def read_live(self, probe: Probe, report: EngineReport) -> LiveUse:
         page = await _read_page(probe)
-        usage = page.named(*_USAGE)
-        used_blocks = None
-        if usage and report.usable_blocks is not None:
-            used_blocks = round(sum(min(max(sample.value, 0.0), 1.0) for sample in usage) * report.usable_blocks)
         return LiveUse(
-            used_blocks=used_blocks,
+            used_blocks=used_blocks(page, report.usable_blocks),
             running=page.total(_RUNNING),
             waiting=page.total(_WAITING),
-            preemptions=page.total(*_PREEMPTIONS),
+            preemptions=page.total(*PREEMPTION_METRICS),
             identity=_identity(page),
         )
 
@@ -182,9 +178,17 @@ def _read_count(answer: object) -> int | None:
     return whole(member(answer, "count"))
 
 
+def used_blocks(page: Exposition, usable_blocks: int | None) -> int | None:
+    """Blocks in use by the page's gauges, each of a cache of `usable_blocks`; None where it has none."""
+    usage = page.named(*USAGE_METRICS)
+    if not usage or usable_blocks is None:
+        return None
+    return round(sum(min(max(sample.value, 0.0), 1.0) for sample in usage) * usable_blocks)
+
+
 async def _read_page(probe: Probe) -> Exposition:
     """The page; where one of several engines is meant, its lines, and what all say of their caches together."""
-    answer = await probe.get("/metrics")
+    answer = await (probe.get_metrics_beside() if probe.has_metrics_beside else probe.get("/metrics"))
     page = read_exposition(answer.text() if answer.ok else "", _WANTED)
     if probe.rank is None:
         return page

@@ -6,10 +6,11 @@ import pytest
 
 from gateway.backends.engines import EngineReport
 from gateway.backends.engines.vllm import Vllm
-from gateway.backends.probe import Probe
+from gateway.backends.probe import Probe, Prober
+from gateway.core.names import BackendName
 from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from support.engine_scripts import CPU_MAPPED_BYTES, GPU_MAPPED_BYTES, script_vllm
-from support.scripted_engine import ScriptedEngine
+from support.scripted_engine import NO_TLS, ScriptedEngine
 
 VLLM = Vllm()
 
@@ -125,3 +126,17 @@ def test_members_that_the_count_does_not_need_stay_behind() -> None:
 
 def test_template_arguments_that_are_no_object_cannot_be_counted() -> None:
     assert VLLM.count_calls(chat(reasoning_effort='"high"', chat_template_kwargs="[1]")) is None
+
+
+async def test_its_page_of_metrics_may_be_at_another_address(engine: ScriptedEngine) -> None:
+    """Where a proxy hides it, everything but the page is asked of the backend, and the page where the operator says it is."""
+    script_vllm(engine, blocks=65)
+    prober = Prober(tls=NO_TLS)
+    async with ScriptedEngine() as beside:
+        beside.answers["/metrics"] = engine.answers.pop("/metrics")
+        probe = prober.probe(BackendName("a"), engine.url, metrics_url=f"{beside.url}/metrics")
+        report = await Vllm().probe(probe)
+        assert report is not None
+        assert report.usable_blocks == 64
+        assert engine.asked("/metrics") == []
+    await prober.close()
