@@ -59,6 +59,13 @@ class Backfill:
             return False
         return self.bars(head, backend, now=now) or (head.is_collecting and backend.could_ever_hold(head.ticket))
 
+    def collecting_behind(self, heads: list[Waiting]) -> list[Waiting]:
+        """Others of the pools of these heads for whom room collects: a policy, or a turn, has put those before them."""
+        if not self._collecting:
+            return []
+        pools = {head.ticket.pool for head in heads}
+        return [each for each in self._collecting if each.ticket.pool in pools and each not in heads]
+
     def blocked(self, head: Waiting, *, now: float) -> None:
         """A head was found not to fit. From here on it collects if it may not be passed (again)."""
         if not head.is_collecting and self._is_passed_enough(head, now=now):
@@ -72,7 +79,7 @@ class Backfill:
         heads = [lanes.head(now=now) for lanes in pools if lanes]
         passed = [head for head in heads if head is not None and head is not waiting and self._is_ahead(head, waiting, now=now)]
         first = waiting.line.head
-        if first is not None and first is not waiting and first not in heads and first.place < waiting.place:
+        if first is not None and first not in (waiting, *heads) and first.place < waiting.place and not waiting.is_collecting:
             first.passes += backend.could_ever_hold(first.ticket)
         for head in passed:
             if backend.could_ever_hold(head.ticket):

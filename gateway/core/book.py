@@ -11,6 +11,7 @@ the invariants that they list.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from gateway.core.backfill import Backfill
 from gateway.core.commitment import Commitment, Ending
@@ -30,6 +31,8 @@ from gateway.core.queue import Queue, QueueLimits
 from gateway.core.refusals import Refusals
 from gateway.core.snapshots import BookSnapshot
 from gateway.core.ticket import Need, Ticket
+
+_age = attrgetter("age")
 
 
 class Book:
@@ -435,13 +438,15 @@ class Book:
         granted: list[Granted] = []
         while self._stirred:
             found = (lanes.head(now=now) for lanes in self._stirred)
-            heads = sorted((head for head in found if head is not None), key=lambda head: head.age)
-            for head in heads:
-                grant = self._grant_if_room(head, now=now)
+            heads = sorted((head for head in found if head is not None), key=_age)
+            first = [*heads, *self._backfill.collecting_behind(heads)]
+            for waiting in sorted(first, key=_age) if len(first) > len(heads) else heads:
+                grant = self._grant_if_room(waiting, now=now)
                 if grant is not None:
                     granted.append(grant)  # and look again: another head is up, and room kept for this one may be free
                     break
-                self._backfill.blocked(head, now=now)
+                if not waiting.is_collecting:
+                    self._backfill.blocked(waiting, now=now)
             else:
                 self._stirred.clear()
                 for index, head in enumerate(heads):

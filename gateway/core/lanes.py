@@ -66,15 +66,13 @@ class Lanes:
         self._uses = uses
         self._max_requests = max_requests
         self._budget_of = budget_of
+        self._requests = 0
         self._turns: Turns[Lane] = Turns()
         self._collecting: list[Waiting] = []  # by age
 
     def __len__(self) -> int:
         """Tickets waiting."""
-        return sum(lane.requests for lane in self.lanes.values())
-
-    def __bool__(self) -> bool:
-        return any(lane.requests for lane in self.lanes.values())
+        return self._requests
 
     def __iter__(self) -> Iterator[Waiting]:
         """Waiting tickets, in no particular order between lines."""
@@ -115,6 +113,7 @@ class Lanes:
         line, lane = waiting.line, waiting.line.lane
         lane.idle.pop(line.tenant, None)
         line.join(waiting)
+        self._requests += 1
         lane.requests += 1
         lane.blocks += waiting.blocks
         lane.seats += waiting.seats
@@ -127,6 +126,7 @@ class Lanes:
         """Leave the line. Raises ValueError if the ticket does not stand in it."""
         line, lane = waiting.line, waiting.line.lane
         line.remove(waiting)
+        self._requests -= 1
         lane.requests -= 1
         lane.blocks -= waiting.blocks
         lane.seats -= waiting.seats

@@ -132,10 +132,11 @@ class Turns(Generic[ShareT]):
 
     def charge(self, share: ShareT, blocks: int, seconds: float, now: float) -> None:
         """It holds so many blocks more, expected for so long; less where blocks is negative, with the seconds as before."""
-        self._settle(share, now)
+        if self._order:  # else what it has had counts for nothing: the next who waits begins a new period
+            self._settle(share, now)
         share.held_blocks += blocks
         share._outlook = share._outlook + blocks * seconds if share.held_blocks else 0.0
-        if blocks < 0:
+        if blocks < 0 and share.key is not None:
             self.moved(share, now)
 
     def _settle(self, share: ShareT, now: float) -> None:

@@ -289,7 +289,7 @@ class LanesMachine(RuleBasedStateMachine):
             assert all(other.ticket.needs != ticket.needs for other in ahead), "an equal that is ahead still waits"
         first = min(self.line_of(entry), key=lambda each: each.place, default=entry)
         passed = set[Entry]()
-        if first is not entry and first.place < entry.place and self.could_hold(first, name):
+        if first is not entry and first.place < entry.place and not entry.collects and self.could_hold(first, name):
             passed.add(first)
         if self.is_certain:
             for pool in POOLS:
@@ -311,7 +311,19 @@ class LanesMachine(RuleBasedStateMachine):
             return head.age < entry.age
         if entry.line == head.line:
             return head.place < entry.place
-        return True  # whose turn it is comes before all other lines
+        if self.line_of(entry) or self.pinned(entry.ticket.pool) == head.line:
+            return True  # whose turn it is comes before all other lines that stand
+        lanes, tenants = self.parties(entry.ticket)
+        if entry.ticket.lane != head.ticket.lane:
+            return self.comes_after(lanes, entry.ticket.lane, head.ticket.lane)
+        return self.comes_after(tenants, entry.ticket.tenant, head.ticket.tenant)
+
+    def comes_after(self, division: Division, newcomer: str, first: str) -> bool:
+        """Whether the turn of one who is about to wait comes after that of the first."""
+        tags = division.entry_tag(newcomer, self.now), division.tag(first, self.now)
+        if abs(tags[0] - tags[1]) < 1e-6 and tags != (0.0, 0.0):
+            self.is_certain = False
+        return tags[0] >= tags[1]
 
     def is_collected_from(self, entry: Entry, other: Entry) -> bool:
         """Whether room collects for `other` before `entry` may have any."""
@@ -366,8 +378,11 @@ class LanesMachine(RuleBasedStateMachine):
         if self.is_certain:
             for pool in POOLS:
                 head = self.pool_head(pool)
-                if head is not None and self.is_passed_enough(head):
+                if head is not None and head.passes >= self.max_passes:
                     head.collects = True
+                elif head is not None and self.is_passed_enough(head):
+                    # By age it collects from the next decision on that it could lose by: which one, is not told here.
+                    self.is_certain = False
 
     def is_passed_enough(self, head: Entry) -> bool:
         return head.passes >= self.max_passes or self.now - head.ticket.arrived >= MAX_AGE_S

@@ -62,6 +62,12 @@ class Division:
         expected = sum(hold.blocks * hold.expected_s for hold in party.holds)
         return (self.had(name, now) + expected) / party.weight
 
+    def entry_tag(self, name: str, now: float) -> float:
+        """Its tag if it began to wait now."""
+        party = self.parties[name]
+        had = max(self.had(name, now), self.level * party.weight) if self.waiting() else 0.0
+        return (had + sum(hold.blocks * hold.expected_s for hold in party.holds)) / party.weight
+
     def waiting(self) -> list[str]:
         return [name for name, party in self.parties.items() if party.number is not None]
 
