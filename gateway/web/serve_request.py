@@ -60,9 +60,9 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         line.task.uncancel()
     finally:
         client.unwatch()
-        line.close()
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
+        line.close()
 
 
 async def _until_cut(rooms: Rooms, line: "Line") -> Outcome:
