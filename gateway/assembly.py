@@ -25,7 +25,7 @@ import uvloop
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
-from gateway.backend_specs import backend_keys, backend_spec
+from gateway.backend_specs import backend_keys, backend_spec, given_name, media_costs
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
 from gateway.backends.ranks import RANK_HEADER, with_ranks
@@ -46,9 +46,12 @@ from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
 from gateway.settings import Settings, is_loopback
 from gateway.tls import client_context
+from gateway.tokens.local import LocalTokenizer
+from gateway.tokens.ratio import Ratios
 from gateway.web.app import Front
 from gateway.web.callers import Callers
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.door import Door, DoorLimits
 from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
@@ -155,8 +158,11 @@ class Gateway:
         names = [spec.name for spec in specs]
 
         self._evidence = evidence = Evidence()
-        self._state_file = StateFile(settings.state_file, evidence, clock) if settings.state_file is not None else None
         lanes = DEFAULT_LANES if settings.lanes_file is None else read_lanes(settings.lanes_file)
+        ratios = Ratios()
+        self._state_file = None
+        if settings.state_file is not None:
+            self._state_file = StateFile(settings.state_file, evidence, clock, beside={"ratios": ratios})
         book = memory_book(
             mode=Mode(settings.mode),
             commitment=settings.commitment,
@@ -183,14 +189,16 @@ class Gateway:
         )
         for name in names:
             controller.set_backend(name, budget=None, serving=False, foreign_blocks=0)
-        counter = ExactCounter(roster)
+        self._counter = counter = _counting(settings, roster, specs)
         self._watchdog = Watchdog(clock)
         self._rooms = Rooms(
             roster=roster,
             counter=counter,
             controller=controller,
             evidence=evidence,
-            recount=Recount(counter, controller),
+            ratios=ratios,
+            media={spec.name: media_costs(settings, given_name(spec)) for spec in specs},
+            recount=Recount(counter, controller, ratios),
             upstreams={spec.name: _upstream(roster.view(spec.name), settings, tls, spec.key, spec.rank) for spec in specs},
             running=Running(),
             watchdog=self._watchdog,
@@ -245,6 +253,15 @@ class Gateway:
                 app, room=BodyRoom(_ADMIN_BODIES_BYTES), timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter
             )
             servers.append((_server(bounded, self._doors["admin"]), admin_socket))
+        try:
+            await self._counter.start()
+        except ValueError as error:
+            log.error("KVGATE_TOKENIZER: %s", error)
+            await self._counter.stop()
+            return EXIT_FAILED
+        for name, costs in self._rooms.media.items():
+            if said := str(costs):
+                log.info("%s: %s", name, said)
         if self._state_file is not None:
             self._state_file.read()
             self._own(self._state_file.run(), "state file")
@@ -310,6 +327,7 @@ class Gateway:
 
     async def _stop(self) -> None:
         await self._rooms.recount.stop()
+        await self._counter.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -354,6 +372,12 @@ async def _within(limit_s: float, wait: Coroutine[Any, Any, Any]) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _counting(settings: Settings, roster: Roster, specs: Sequence[BackendSpec]) -> Counting:
+    paths = {spec.name: path for spec in specs if (path := settings.tokenizer.of(given_name(spec))) is not None}
+    tokenizers = {path: LocalTokenizer(path) for path in paths.values()}
+    return Counting(roster, ExactCounter(roster), {name: tokenizers[path] for name, path in paths.items()})
 
 
 def _connections_allowed() -> int:

@@ -14,6 +14,7 @@ from gateway.core.geometry.model_config import read_model
 from gateway.core.names import BackendName
 from gateway.model_files import ModelFiles, read_model_files
 from gateway.settings import Settings
+from gateway.tokens.media import MediaCosts, read_costs
 
 
 def backend_keys(settings: Settings) -> dict[BackendName, str]:
@@ -53,6 +54,21 @@ def backend_spec(
         given=given,
     )
     return spec, cuts
+
+
+def given_name(spec: BackendSpec) -> BackendName:
+    """The name under which settings speak of a backend: engines behind one address share what was given for it."""
+    return BackendName(spec.name.removesuffix(f".{spec.rank}")) if spec.rank is not None else spec.name
+
+
+def media_costs(settings: Settings, name: BackendName) -> MediaCosts:
+    """What the model's files and the operator say of images and the like. Raises ValueError as `backend_spec` does."""
+    given = settings.media_tokens.of(name).by_kind
+    path = settings.model_config_path.of(name)
+    if path is None:
+        return MediaCosts(given=given)
+    files = read_model_files(path)
+    return read_costs(files.config, files.processor, given)
 
 
 def _geometry(settings: Settings, name: BackendName, files: ModelFiles | None) -> GivenGeometry | None:

@@ -151,6 +151,9 @@ class Metrics:
             "kvgate_prompt_estimate_ratio", "Counted prompt tokens over those the engine reported", _RATIO_BUCKETS, "model"
         )
         self._usage_missing = counter("kvgate_usage_missing", "Answers without a usage that made sense", "model")
+        self._truncated = counter(
+            "kvgate_prompts_truncated", "Prompts of which the engine counted clearly fewer tokens than they have", "model"
+        )
         self._waste = counter(
             "kvgate_waste_block_seconds", "Blocks held and not used, over the time that they were held", "cause", "tenant"
         )
@@ -211,6 +214,9 @@ class Metrics:
 
     def usage_missing(self, model: str) -> None:
         self._usage_missing.labels(model).inc()
+
+    def prompt_truncated(self, model: str) -> None:
+        self._truncated.labels(model).inc()
 
     def refused_at_door(self, port: str, reason: str) -> None:
         self._refused_at_door.labels(port, reason).inc()

@@ -17,13 +17,15 @@ _INDEX: Final = "model.safetensors.index.json"
 class ModelFiles:
     """config: the parsed config.json. quant_config: hf_quant_config.json, None if there is none.
 
-    weights_bytes: of all weights together, as their files say, None where none is there. path: the config's.
+    weights_bytes: of all weights together, as their files say, None where none is there. path: the config's. processor:
+    preprocessor_config.json, which says what becomes of images and sounds, None if there is none.
     """
 
     path: Path
     config: Mapping[str, Any]
     quant_config: Mapping[str, Any] | None = None
     weights_bytes: int | None = None
+    processor: Mapping[str, Any] | None = None
 
 
 def read_model_files(path: Path) -> ModelFiles:
@@ -41,6 +43,7 @@ def read_model_files(path: Path) -> ModelFiles:
         config=_read_object(config_path),
         quant_config=_read_object(quant_path) if is_in_folder and quant_path.is_file() else None,
         weights_bytes=_weights_bytes(folder) if is_in_folder else None,
+        processor=_processor(folder) if is_in_folder else None,
     )
 
 
@@ -56,6 +59,15 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is no JSON object")
     return content
+
+
+def _processor(folder: Path) -> Mapping[str, Any] | None:
+    """Under its own name, or inside the file of the whole processor."""
+    alone, whole = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if alone.is_file():
+        return _read_object(alone)
+    inside = _read_object(whole).get("image_processor") if whole.is_file() else None
+    return inside if isinstance(inside, dict) else None
 
 
 def _weights_bytes(folder: Path) -> int | None:

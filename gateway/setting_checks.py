@@ -1,5 +1,6 @@
 """Loading the settings: every problem found, told together, before anything starts; and the list of what holds and why."""
 
+import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,6 +125,7 @@ def _contradictions(settings: Settings) -> list[str]:
         *_unusable_callers(settings),
         *_unusable_models(settings),
         *_unusable_lanes(settings),
+        *_tokenizer_without_extra(settings),
     ]
 
 
@@ -189,6 +191,15 @@ def _unusable_models(settings: Settings) -> list[str]:
                 f"KVGATE_MEMORY of the backend {name!r} needs KVGATE_WEIGHTS: no index of weights lies beside {files.path}"
             )
     return list(dict.fromkeys(problems))
+
+
+def _tokenizer_without_extra(settings: Settings) -> list[str]:
+    if all(settings.tokenizer.of(address.name) is None for address in settings.backends):
+        return []
+    missing = [name for name in ("tokenizers", "jinja2") if importlib.util.find_spec(name) is None]
+    if not missing:
+        return []
+    return [f"KVGATE_TOKENIZER needs the extra tokenizer (pip install 'kvgate[tokenizer]'): no {' and no '.join(missing)} here"]
 
 
 def _is_everywhere(host: str) -> bool:

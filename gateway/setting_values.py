@@ -6,7 +6,8 @@ repeats what was written, except where that could be a secret.
 
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ from gateway.backend_settings import BackendAddress, PerBackend, parse_per_backe
 from gateway.core.geometry.precision import AUTO
 from gateway.core.geometry.precision import kv_dtype as known_dtype
 from gateway.core.policies import POLICIES
+from gateway.core.request import MediaKind
 from gateway.units import parse_bytes, parse_duration
 
 T = TypeVar("T")
@@ -154,6 +156,35 @@ def model_files(text: str) -> Path | None:
     """A model's config file, or a folder that has one."""
     path = Path(text.strip())
     return path if path.is_dir() and readable_file(str(path / "config.json")) else readable_file(text)
+
+
+def tokenizer_files(text: str) -> Path | None:
+    """A tokenizer.json, or a folder that has one."""
+    path = Path(text.strip())
+    return path if path.is_dir() and readable_file(str(path / "tokenizer.json")) else readable_file(text)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTokens:
+    """The most tokens that one part of a prompt takes which is no text, by its kind."""
+
+    by_kind: Mapping[MediaKind, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join(f"{kind.value}:{tokens}" for kind, tokens in self.by_kind.items())
+
+
+def media_tokens(text: str) -> MediaTokens:
+    """`1500` for a part of any kind, or `image:1500 audio:750 ...`."""
+    kinds = [kind for kind in MediaKind if kind is not MediaKind.OTHER]
+    by_kind: dict[MediaKind, int] = {}
+    for word in text.split():
+        name, colon, number = word.rpartition(":")
+        named = [kind for kind in kinds if kind.value == name.lower()] if colon else kinds
+        if not named:
+            raise ValueError(f"{word!r} names no kind of media: {', '.join(kind.value for kind in kinds)}")
+        by_kind |= dict.fromkeys(named, whole_number(at_least=0)(number))
+    return MediaTokens(by_kind)
 
 
 def policy(text: str) -> str:

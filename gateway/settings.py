@@ -17,6 +17,7 @@ from gateway import setting_values as values
 from gateway.backend_settings import BackendAddress, PerBackend, parse_addresses
 from gateway.core.reserve import Reserve
 from gateway.setting_names import is_service_link
+from gateway.setting_values import MediaTokens
 from gateway.units import parse_duration
 
 T = TypeVar("T")
@@ -101,6 +102,14 @@ class Settings(BaseSettings):
     )
     pp: Annotated[PerBackend[str], _read(values.per_backend(values.stages, "1"))] = _setting(
         "KVGATE_PP", "1", "pipeline stages of the engine, or the layers of each: 16+32; per backend"
+    )
+    tokenizer: Annotated[PerBackend[Path | None], _read(values.per_backend(values.tokenizer_files, None))] = _setting(
+        "KVGATE_TOKENIZER",
+        "",
+        "a model's tokenizer.json, or the folder with it and its chat template, to count prompts exactly; per backend",
+    )
+    media_tokens: Annotated[PerBackend[MediaTokens], _read(values.per_backend(values.media_tokens, MediaTokens()))] = _setting(
+        "KVGATE_MEDIA_TOKENS", "", "most tokens of one part that is no text: 1500, or image:1500 audio:750; per backend"
     )
     memory: BytesPerBackend = _setting("KVGATE_MEMORY", "", "memory of one card, to compute a budget from; per backend")
     weights: BytesPerBackend = _setting(

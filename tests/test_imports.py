@@ -25,7 +25,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "backends": EDGES,
     "relay": RELAY,
     "web": WEB,
-    "backend_specs": EDGES | {"backends", "settings", "backend_settings", "model_files"},
+    "backend_specs": EDGES | {"backends", "tokens", "settings", "backend_settings", "model_files"},
     "assembly": ASSEMBLY,
     "cli": ASSEMBLY | {"assembly", "setting_checks", "units", "simulator"},
     "simulator": frozenset(),

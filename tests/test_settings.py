@@ -1,5 +1,6 @@
 """The settings as a whole: what is read, what ends the start, and what is said about it."""
 
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.core.names import BackendName
+from gateway.core.request import MediaKind
 from gateway.setting_checks import SettingsError, describe, load_settings
 from gateway.settings import Settings
 
@@ -107,6 +109,9 @@ def test_an_unknown_name_is_told_the_nearest_right_one(monkeypatch: pytest.Monke
         ("KVGATE_TP", "0", "'0' is not a whole number of at least 1"),
         ("KVGATE_PP", "two", "'two' is neither a number of stages nor the layers of each"),
         ("KVGATE_MEMORY", "80", "'80' is 80 bytes, which no card's memory is counted in: write its unit, like 24GiB"),
+        ("KVGATE_TOKENIZER", "/nowhere/tokenizer.json", "'/nowhere/tokenizer.json' cannot be read"),
+        ("KVGATE_MEDIA_TOKENS", "many", "'many' is not a whole number"),
+        ("KVGATE_MEDIA_TOKENS", "picture:5", "names no kind of media: image, audio, video, document"),
         ("KVGATE_MODEL_CONFIG", "/nowhere/config.json", "'/nowhere/config.json' cannot be read"),
         ("KVGATE_ENGINE", "vlm", "'vlm' is not one of auto, vllm, sglang, dynamo, llama_cpp, tgi, transformers, static"),
         ("KVGATE_POLICY", "whim", "'whim' is not one of fifo, priority, deadline, size"),
@@ -307,3 +312,36 @@ def test_memory_without_a_model_is_not_blocks(monkeypatch: pytest.MonkeyPatch) -
     given = {"KVGATE_BACKENDS": "a=http://gpu1", "KVGATE_MEMORY": "a=80GiB"}
     (problem,) = problems_of(monkeypatch, given)
     assert "needs KVGATE_MODEL_CONFIG" in problem
+
+
+def test_a_tokenizer_without_the_extra_that_reads_it_ends_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tokenizers" else found(name))
+    given = {"KVGATE_BACKENDS": "a=http://gpu1,b=http://gpu2", "KVGATE_TOKENIZER": f"b={tmp_path}"}
+    (problem,) = problems_of(monkeypatch, given)
+    assert "pip install 'kvgate[tokenizer]'" in problem
+    assert "no tokenizers here" in problem
+
+
+@pytest.mark.parametrize("name", ["folder", "file"])
+def test_a_tokenizer_is_named_by_its_folder_or_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}")
+    path = tmp_path if name == "folder" else file
+    monkeypatch.setenv("KVGATE_BACKENDS", "a=http://gpu1,b=http://gpu2")
+    monkeypatch.setenv("KVGATE_TOKENIZER", f"a={path}")
+    settings = load_settings()
+    assert (settings.tokenizer.of(A), settings.tokenizer.of(B)) == (path, None)
+
+
+def test_what_media_cost_may_be_given_for_all_kinds_or_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVGATE_BACKENDS", "a=http://gpu1,b=http://gpu2")
+    monkeypatch.setenv("KVGATE_MEDIA_TOKENS", "1500,b=image:576 audio:750")
+    settings = load_settings()
+    assert settings.media_tokens.of(A).by_kind == dict.fromkeys(
+        (MediaKind.IMAGE, MediaKind.AUDIO, MediaKind.VIDEO, MediaKind.DOCUMENT), 1500
+    )
+    assert settings.media_tokens.of(B).by_kind == {MediaKind.IMAGE: 576, MediaKind.AUDIO: 750}
+    (row,) = [row for row in describe(settings) if row.name == "KVGATE_MEDIA_TOKENS"]
+    assert row.value.endswith("b=image:576 audio:750")

@@ -8,8 +8,9 @@ import asyncio
 import json
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from gateway.clock import Clock
 from gateway.core.commitment import Evidence
@@ -20,10 +21,19 @@ _MOST_BYTES: Final = 32 << 20
 log = logging.getLogger("kvgate")
 
 
-class StateFile:
-    """Keeps `evidence` in the file at `path`."""
+class Recorded(Protocol):
+    """What else is worth keeping, in terms of JSON. `take` raises ValueError for what `record` did not give."""
 
-    def __init__(self, path: Path, evidence: Evidence, clock: Clock) -> None:
+    def record(self) -> dict[str, Any]: ...
+
+    def take(self, record: object) -> None: ...
+
+
+class StateFile:
+    """Keeps `evidence` in the file at `path`, and whatever stands in `beside`, each under its name there."""
+
+    def __init__(self, path: Path, evidence: Evidence, clock: Clock, *, beside: Mapping[str, Recorded] | None = None) -> None:
+        self._beside = dict(beside or {})
         self._path = path
         self._evidence = evidence
         self._clock = clock
@@ -35,13 +45,23 @@ class StateFile:
         try:
             if self._path.stat().st_size > _MOST_BYTES:
                 raise ValueError("it is too large")
-            families = self._evidence.take(json.loads(self._path.read_bytes()))
+            content = json.loads(self._path.read_bytes())
+            families = self._evidence.take(content)
         except FileNotFoundError:
             log.info("no evidence in %s yet", self._path)
         except (OSError, ValueError, RecursionError) as error:
             log.warning("the state file %s is left out: %s", self._path, error)
         else:
             log.info("evidence read from %s: %s", self._path, "; ".join(sorted(families)) or "none")
+            self._read_beside(content)
+
+    def _read_beside(self, content: Mapping[str, Any]) -> None:
+        for name, recorded in self._beside.items():
+            try:
+                if name in content:
+                    recorded.take(content[name])
+            except ValueError as error:
+                log.warning("the %s in the state file %s are left out: %s", name, self._path, error)
 
     def write(self) -> None:
         """Replace the file by what is known now. Says once that it cannot be written, and goes on."""
@@ -54,7 +74,8 @@ class StateFile:
             await asyncio.to_thread(self._replace, self._content())
 
     def _content(self) -> bytes:
-        return json.dumps(self._evidence.record(), separators=(",", ":")).encode()
+        content = self._evidence.record() | {name: recorded.record() for name, recorded in self._beside.items()}
+        return json.dumps(content, separators=(",", ":")).encode()
 
     def _replace(self, content: bytes) -> None:
         if content == self._written:

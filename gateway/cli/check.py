@@ -10,8 +10,12 @@ import typer
 from gateway.cli.flags import BackendsFlag, exit_with, given_flags, settings_or_exit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.backends.roster import Roster
     from gateway.backends.trial import TrialResult
     from gateway.backends.view import BackendView
+    from gateway.core.names import BackendName
     from gateway.settings import Settings
 
 WRONG_EXIT: Final = 1
@@ -52,11 +56,12 @@ def check(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one backend. problems: what would go wrong."""
+    """What was found of one backend. problems: what would go wrong. tokenizer: what is wrong with the one given for it."""
 
     view: "BackendView"
     trials: "tuple[TrialResult, ...]"
     conflict: str | None
+    tokenizer: str | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -68,6 +73,8 @@ class Finding:
             found.append(view.state_text)
         if view.capacity is not None:
             found += view.capacity.warnings
+        if self.tokenizer is not None:
+            found.append(f"KVGATE_TOKENIZER: {self.tokenizer}")
         found += [f"probe: {trial}" for trial in self.trials if not trial.agrees]
         return tuple(found)
 
@@ -141,9 +148,43 @@ class Finding:
         return f"a request whose prompt + cap is above {largest} tokens"
 
 
+# Every kind of turn that templates treat in a way of its own.
+_TRIAL_CHAT: Final = {
+    "messages": b"""[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"},
+ {"role": "assistant", "content": "4"}, {"role": "user", "content": "And in Chinese? \\u4e2d\\u6587"}]""",
+    "tools": b"""[{"type": "function", "function": {"name": "add", "description": "Adds.",
+ "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]""",
+}
+
+
+async def _try_tokenizer(path: "Path | None", roster: "Roster", backend: "BackendName") -> str | None:
+    """What is wrong with a local tokenizer: that it cannot be read, or counts otherwise than the engine. None: nothing."""
+    from gateway.backends.counting import ExactCounter
+    from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
+    from gateway.tokens.local import LocalTokenizer
+
+    if path is None:
+        return None
+    request = InferenceRequest(
+        None, (Prompt(0, messages=4),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat=_TRIAL_CHAT)
+    )
+    local = LocalTokenizer(path)
+    try:
+        await local.start()
+        counted = await local.count(request)
+    except ValueError as error:
+        return str(error)
+    finally:
+        await local.stop()
+    by_engine = await ExactCounter(roster).count(backend, request)
+    if counted is None or by_engine is None or counted == by_engine:
+        return None
+    return f"it counts {counted[0]} tokens where the engine counts {by_engine[0]}, and would be turned off"
+
+
 async def _look(settings: "Settings", *, with_trial: bool) -> list[Finding]:
     """One round of questions to every backend, and the trials after it, one backend at a time."""
-    from gateway.backend_specs import backend_keys, backend_spec
+    from gateway.backend_specs import backend_keys, backend_spec, given_name
     from gateway.backends.probe import Prober
     from gateway.backends.ranks import with_ranks
     from gateway.backends.roster import Roster
@@ -158,6 +199,7 @@ async def _look(settings: "Settings", *, with_trial: bool) -> list[Finding]:
         exit_with(str(error))
     prober = Prober(tls=client_context(settings.ca_file), limit_s=_TRIAL_LIMIT_S if with_trial else _LOOK_LIMIT_S)
     specs = await with_ranks(specs, prober)
+    given = {spec.name: given_name(spec) for spec in specs}
     roster = Roster(specs, prober=prober, clock=MonotonicClock(), queue_timeout_s=settings.queue_timeout_s)
     try:
         for _ in range(3):  # as often as a backend may fail before it counts as gone
@@ -168,7 +210,8 @@ async def _look(settings: "Settings", *, with_trial: bool) -> list[Finding]:
         for view in roster.views():
             watch = roster.watch(view.name)
             trials = await run_trial(watch) if with_trial and view.capacity is not None else ()
-            findings.append(Finding(view, trials, watch.conflict))
+            tokenizer = await _try_tokenizer(settings.tokenizer.of(given[view.name]), roster, view.name)
+            findings.append(Finding(view, trials, watch.conflict, tokenizer))
         return findings
     finally:
         await roster.stop()

@@ -30,7 +30,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the engine reports them. cached_tokens: prompt tokens found in its prefix cache, None if it does not tell."""
+    """Tokens as the engine reports them. prompt_tokens: all of them, those of `cached_tokens` included.
+
+    cached_tokens: prompt tokens found in its prefix cache, None if it does not tell.
+    """
 
     prompt_tokens: int
     output_tokens: int

@@ -16,6 +16,7 @@ from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.engine_rules import EngineRules
 from gateway.core.geometry import Weighing
 from gateway.core.ledger import Budget
+from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, InferenceRequest
 from gateway.core.ticket import Need
@@ -50,10 +51,14 @@ class CountKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then."""
+    """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then.
+
+    counted_by: the backend whose local tokenizer counted, so that its engine can be asked whether it is right; else None.
+    """
 
     tokens: tuple[int | None, ...]
     kind: CountKind
+    counted_by: BackendName | None = field(default=None, compare=False)
 
     @property
     def largest(self) -> int | None:

@@ -6,7 +6,7 @@ here as raw JSON, so that nothing is decoded that nobody asks for.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 
 
 class CapState(Enum):
@@ -15,6 +15,28 @@ class CapState(Enum):
     SET = "set"
     NULL = "null"
     ABSENT = "absent"
+
+
+class MediaKind(StrEnum):
+    """What a part of a prompt is that is not text. OTHER: nothing that can be bounded (tensors, and what nobody knows)."""
+
+    IMAGE = "image"
+    AUDIO = "audio"
+    VIDEO = "video"
+    DOCUMENT = "document"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """One image, sound, film or document, as far as its tokens depend on it.
+
+    width, height: pixels, as its own header says; None where it is only linked to, or its header is not understood.
+    """
+
+    kind: MediaKind
+    width: int | None = None
+    height: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +48,8 @@ class Prompt:
     media_parts: images, audio and the like, whose token cost is not in the text.
     has_own_template: the caller sent the template too, which may repeat any text as often as it likes.
     least_text_bytes: UTF-8 bytes that are rendered for certain; looked at only where the text is large, else 0.
+    media: what is known of the media parts; of fewer than media_parts where not all were looked at.
+    may_be_cut: the caller lets the engine drop a part of the prompt, so that its tokens tell nothing about its text.
     """
 
     text_bytes: int
@@ -35,6 +59,8 @@ class Prompt:
     media_parts: int = 0
     has_own_template: bool = False
     least_text_bytes: int = 0
+    media: tuple[MediaPart, ...] = ()
+    may_be_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

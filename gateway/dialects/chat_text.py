@@ -2,23 +2,23 @@
 
 Counted are UTF-8 bytes, since a byte-level tokenizer makes at most one token of each. Three things make a rendered text
 longer than the text that was sent, and are counted for that: JSON that is parsed and written anew (spaces after `,` and
-`:`, indentation, escapes), text that is not in Unicode's form NFC (some tokenizers normalise it first, Qwen's among them:
-up to three times the bytes), and what the template adds around a message (the bound's business, not this file's).
+`:`, indentation, escapes), text that some tokenizers normalise first (normal_forms.py), and what the template adds around
+a message (the bound's business, not this file's).
 """
 
-import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gateway.core.errors import InvalidRequest
+from gateway.core.request import MediaPart
+from gateway.dialects.media import media_part
+from gateway.dialects.normal_forms import MOST_GROWTH, normalised_bytes
 from gateway.dialects.openai_body import decode
 
 # Above this, messages are not decoded on the event loop (1 MiB takes about 1 ms); their JSON is the bound.
 DECODE_LIMIT_BYTES = 1 << 20
-# Text can grow by this when it is brought into form NFC (Unicode Standard Annex 15, UTF-8).
-NFC_GROWTH = 3
 
 # Members of a content part that hold, or point to, something whose tokens are not in the text.
 # By what begins them: in a large text that is looked for first, since each look at megabytes takes its time.
@@ -39,6 +39,10 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "functio
 _LOOKED_AT = 20_000
 
 
+# A media part larger than this is not decoded either: its size then is not known (bytes).
+_PART_LIMIT_BYTES = 8 << 20
+
+
 class _Content(msgspec.Struct, gc=False):
     content: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -46,31 +50,30 @@ class _Content(msgspec.Struct, gc=False):
 _MESSAGES = msgspec.json.Decoder(list[dict[str, Any]])
 _CONTENTS = msgspec.json.Decoder(list[_Content])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_PARTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_ANY = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatText:
     """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
 
-    least_bytes: of those, what is rendered for certain; 0 where nobody looked.
+    least_bytes: of those, what is rendered for certain; 0 where nobody looked. media: what is known of the media parts, of
+    all of them or of none.
     """
 
     text_bytes: int
     messages: int
     media_parts: int
     least_bytes: int = 0
+    media: tuple[MediaPart, ...] = ()
 
 
 def text_bytes(text: str) -> int:
-    """UTF-8 bytes of a text in the longer of its two forms, as it is and normalised."""
-    if text.isascii():
-        return len(text)
-    plain = len(text.encode())
-    if len(text) > DECODE_LIMIT_BYTES:
-        return NFC_GROWTH * plain
-    if unicodedata.is_normalized("NFC", text):
-        return plain
-    return max(plain, len(unicodedata.normalize("NFC", text).encode()))
+    """UTF-8 bytes of a text in the longest of its forms, as it is and normalised."""
+    if len(text) > DECODE_LIMIT_BYTES and not text.isascii():
+        return MOST_GROWTH * len(text.encode())
+    return normalised_bytes(text)
 
 
 def read_messages(raw: bytes) -> ChatText:
@@ -80,13 +83,12 @@ def read_messages(raw: bytes) -> ChatText:
     messages = decode(_MESSAGES, raw, param="messages")
     if not messages:
         raise InvalidRequest("messages is empty.", param="messages")
-    total = media = 0
+    total = 0
+    media: list[MediaPart] = []
     for message in messages:
         for key, value in message.items():
             if key == "content":
-                content_bytes, content_media = _content(value)
-                total += content_bytes
-                media += content_media
+                total += _content(value, media)
                 if isinstance(value, str) and message.get("role") == "tool":
                     # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
                     total += len(msgspec.json.encode(value)) - len(value.encode())
@@ -94,27 +96,28 @@ def read_messages(raw: bytes) -> ChatText:
                 total += 0 if isinstance(value, str) and value in _ROLES else _any_bytes(value)
             else:
                 total += _any_bytes(value)
-    return ChatText(total, len(messages), media)
+    return ChatText(total, len(messages), len(media), media=tuple(media))
 
 
-def _content(value: Any) -> tuple[int, int]:
+def _content(value: Any, media: list[MediaPart]) -> int:
+    """Bytes of the text in it; media parts are added to `media`."""
     if isinstance(value, str):
-        return text_bytes(value), 0
+        return text_bytes(value)
     if value is None:
-        return 0, 0
+        return 0
     if not isinstance(value, list):
         raise InvalidRequest("messages: content must be a text, a list of parts, or null.", param="messages")
-    total = media = 0
+    total = 0
     for part in value:
         if isinstance(part, dict):
             for key, member in part.items():
                 if key in _MEDIA:
-                    media += 1
+                    media.append(media_part(key, member))
                 elif key != "type":
                     total += _any_bytes(member)
         else:
             total += _any_bytes(part)
-    return total, media
+    return total
 
 
 def _any_bytes(value: Any) -> int:
@@ -131,13 +134,43 @@ def _any_bytes(value: Any) -> int:
 
 def _by_length(raw: bytes) -> ChatText:
     """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their names."""
-    growth = 1 if raw.isascii() else NFC_GROWTH
+    growth = 1 if raw.isascii() else MOST_GROWTH
+    media: tuple[MediaPart, ...] | None = ()
+    media_bytes = 0
+    if _may_hold_media(raw):
+        media, media_bytes = _large_media(raw)
     return ChatText(
-        text_bytes=growth * len(raw) + raw.count(b",") + raw.count(b":"),
+        text_bytes=growth * (len(raw) - media_bytes) + raw.count(b",") + raw.count(b":"),
         messages=max(1, raw.count(b'"role"')),
-        media_parts=int(_may_hold_media(raw)),
+        media_parts=1 if media is None else len(media),
         least_bytes=_least_bytes(raw),
+        media=media or (),
     )
+
+
+def _large_media(raw: bytes) -> tuple[tuple[MediaPart, ...] | None, int]:
+    """The media parts of large messages, and the bytes of JSON that they are; (None, 0) where they are not looked at.
+
+    Only parts are taken apart, and only media members decoded: a photograph in base64 is megabytes of no text at all.
+    """
+    if raw.count(b"{") > _LOOKED_AT or _hides_letters(raw):
+        return None, 0
+    media: list[MediaPart] = []
+    media_bytes = 0
+    for message in decode(_CONTENTS, raw, param="messages"):
+        if message.content is msgspec.UNSET or bytes(message.content)[:1] != b"[":
+            continue
+        try:
+            parts = _PARTS.decode(message.content)
+        except msgspec.DecodeError:
+            return None, 0
+        for part in parts:
+            for key, member in part.items():
+                if key in _MEDIA:
+                    value = bytes(member)
+                    media.append(media_part(key, _ANY.decode(value) if len(value) <= _PART_LIMIT_BYTES else None))
+                    media_bytes += len(value)
+    return tuple(media), media_bytes
 
 
 def _least_bytes(raw: bytes) -> int:
@@ -154,6 +187,10 @@ def _may_hold_media(raw: bytes) -> bool:
     for start, names in _MEDIA_BY_START.items():
         if start in raw and any(b'"%b"' % name.encode() in raw for name in names):
             return True
+    return _hides_letters(raw)
+
+
+def _hides_letters(raw: bytes) -> bool:
     return b"\\u00" in raw and any(letter in raw for letter in _HIDDEN_LETTERS)
 
 

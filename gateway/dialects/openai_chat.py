@@ -74,6 +74,9 @@ class OpenAIChat:
             messages=text.messages,
             tools=count_items(chat.raw("tools")) + count_items(chat.raw("functions")),
             media_parts=text.media_parts,
+            # Such arguments change what an image becomes.
+            media=text.media if chat.raw("mm_processor_kwargs") == b"null" else (),
+            may_be_cut=chat.may_truncate,
             has_own_template=chat.raw("chat_template") != b"null",
             least_text_bytes=0 if chat.may_truncate else text.least_bytes,
         )

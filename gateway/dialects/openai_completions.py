@@ -44,7 +44,7 @@ class OpenAICompletions:
         )
         return InferenceRequest(
             model=completions.model,
-            prompts=tuple(replace(each, least_text_bytes=0) for each in read.prompts)
+            prompts=tuple(replace(each, least_text_bytes=0, may_be_cut=True) for each in read.prompts)
             if completions.may_truncate
             else read.prompts,
             cap=cap,

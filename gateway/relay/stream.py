@@ -27,6 +27,8 @@ from gateway.relay.watchdog import Clocks
 # Gaps that are kept before they are handed on: an answer of any length costs no more memory than this.
 _GAPS_AT_ONCE: Final = 128
 _WRITE_AT_ONCE_BYTES: Final = 64 * 1024
+# A plain answer of at most so many bytes may be held until it is whole.
+_HELD_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +129,42 @@ class Answer:
         )
         return self._watcher
 
-    async def relay(self, head: UpstreamHead, watcher: Watcher, own_headers: Headers | None) -> Outcome:
+    async def relay(
+        self,
+        head: UpstreamHead,
+        watcher: Watcher,
+        own_headers: Headers | None,
+        *,
+        told_at_end: Callable[[], Headers] | None = None,
+    ) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
 
-        own_headers: added to the engine's; None: the head is out already, and this goes on under it. Cancellation (the client
-        has gone) passes through; the caller closes.
+        own_headers: added to the engine's; None: the head is out already, and a stream goes on under it. told_at_end: headers
+        that only the whole answer tells; a plain answer that is not large is then read to its end, which an engine sends in
+        one go, before its head goes out.
+        Cancellation (the client has gone) passes through; the caller closes.
         """
         is_stream = is_event_stream(head)
+        held: list[bytes] | None = None
+        broken: UpstreamFailed | None = None
+        if own_headers is not None and told_at_end is not None and not is_stream and 0 < head.content_length <= _HELD_BYTES:
+            held = []
+            try:
+                await self._hold(watcher, held)
+            except UpstreamFailed as failure:
+                broken = failure
+            own_headers = [*own_headers, *told_at_end()]
         # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
         if own_headers is not None:
             headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
             await self._downstream.write_head(head.status, headers)
         try:
-            await self._relay_body(watcher)
+            if held is None:
+                await self._relay_body(watcher)
+            for data in held or ():
+                await self._write(data)
+            if broken is not None:
+                raise broken
             if is_stream and 200 <= head.status < 300 and not (watcher.is_complete or watcher.has_error):
                 raise UpstreamFailed(self._grant.backend, UpstreamStage.BODY, "the stream ended without its end mark")
         except UpstreamFailed as failure:
@@ -155,10 +180,7 @@ class Answer:
         timeline = self._timeline
         while data := await self._exchange.read():
             seen = watcher.token_events
-            data = watcher.feed(data)
-            for start in range(0, len(data), _WRITE_AT_ONCE_BYTES):
-                # A server keeps a copy of what it cannot send at once, so it gets no more than it asks for.
-                await self._downstream.write_body(data[start : start + _WRITE_AT_ONCE_BYTES])
+            await self._write(watcher.feed(data))
             if watcher.token_events != seen:
                 now = self._now()
                 if timeline.first_token is None:
@@ -168,6 +190,17 @@ class Answer:
                     self._on_gaps(timeline.take_gaps())
         if rest := watcher.finish():
             await self._downstream.write_body(rest)
+
+    async def _hold(self, watcher: Watcher, held: list[bytes]) -> None:
+        """Read the answer to its end into `held`. Raises UpstreamFailed; what came until then is in it."""
+        while data := await self._exchange.read():
+            held.append(watcher.feed(data))
+        held.append(watcher.finish())
+
+    async def _write(self, data: bytes) -> None:
+        for start in range(0, len(data), _WRITE_AT_ONCE_BYTES):
+            # A server keeps a copy of what it cannot send at once, so it gets no more than it asks for.
+            await self._downstream.write_body(data[start : start + _WRITE_AT_ONCE_BYTES])
 
     async def _break(self, failure: UpstreamFailed, watcher: Watcher, head: UpstreamHead) -> Outcome:
         """The head is out, so no status can change any more: say it in the stream, or break the connection."""

@@ -42,6 +42,12 @@ class UpstreamHead:
         return (self.header(b"content-type") or b"").lower()
 
     @property
+    def content_length(self) -> int:
+        """In bytes; 0 if none is stated, or more than one could be."""
+        stated = self.header(b"content-length") or b""
+        return int(stated) if stated.isdigit() and len(stated) < 16 else 0
+
+    @property
     def content_encoding(self) -> str | None:
         """In lower case; None if there is none, or the one that changes nothing."""
         encoding = (self.header(b"content-encoding") or b"").strip().lower().decode("latin-1")

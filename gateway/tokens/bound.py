@@ -10,7 +10,10 @@ longer (Command R7B: some 600 tokens, with tools twice that): there only the sur
 for 1,000 bytes of English, keeps the bound above the truth.
 """
 
+from collections.abc import Sequence
+
 from gateway.core.request import InferenceRequest, Prompt
+from gateway.tokens.media import MediaCosts
 
 # No vocabulary has a longer one: the longest are runs of 128 blanks or dashes, some of 512; and text may shrink when it is
 # normalised.
@@ -28,20 +31,37 @@ TOOLS_TOKENS = 512
 TOOL_TOKENS = 16
 
 
-def prompt_bound(prompt: Prompt) -> int | None:
+def prompt_bound(prompt: Prompt, media: Sequence[MediaCosts] = ()) -> int | None:
     """Tokens that the prompt can be at most; exact where the caller sent token ids.
 
-    None where its text tells nothing: it holds images or audio, or brings a template of its own. It can then be as long
-    as the context, and is weighed as one.
+    media: what images and the like cost on each backend that may run it; the dearest counts.
+    None where its text tells nothing: it holds media whose cost is not known, or brings a template of its own. It can then be
+    as long as the context, and is weighed as one.
     """
     if prompt.token_ids is not None:
         return prompt.token_ids
-    if prompt.media_parts or prompt.has_own_template:
+    if prompt.has_own_template:
+        return None
+    media_tokens = _media_bound(prompt, media) if prompt.media_parts else 0
+    if media_tokens is None:
         return None
     if not prompt.messages:
-        return prompt.text_bytes + TEXT_TOKENS
-    tokens = prompt.text_bytes + CHAT_TOKENS + prompt.messages * MESSAGE_TOKENS
+        return prompt.text_bytes + TEXT_TOKENS + media_tokens
+    tokens = prompt.text_bytes + CHAT_TOKENS + prompt.messages * MESSAGE_TOKENS + media_tokens
     return tokens + (TOOLS_TOKENS + prompt.tools * TOOL_TOKENS if prompt.tools else 0)
+
+
+def _media_bound(prompt: Prompt, media: Sequence[MediaCosts]) -> int | None:
+    if not media or len(prompt.media) != prompt.media_parts:
+        return None
+    totals: list[int] = []
+    for costs in media:
+        tokens = [costs.tokens(part) for part in prompt.media]
+        known = [count for count in tokens if count is not None]
+        if len(known) != len(tokens):
+            return None
+        totals.append(sum(known))
+    return max(totals)
 
 
 def prompt_least(prompt: Prompt) -> int:

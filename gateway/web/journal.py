@@ -15,7 +15,7 @@ from gateway.backends.view import Pool
 from gateway.core.decisions import Queued, Refused
 from gateway.core.demand import Usage
 from gateway.core.names import STANDARD_LANE, TicketId
-from gateway.core.offer import Offer
+from gateway.core.offer import Offer, PromptCount
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.tenant import ANONYMOUS_TERMS
@@ -75,6 +75,8 @@ class Journal:
         self.grant: Grant | None = None
         self.offer: Offer | None = None
         self.watcher: Watcher | None = None
+        self.recount: PromptCount | None = None  # what came later than `weighed`
+        self.truncated = False  # something behind the gate has cut the prompt
         self._dialect = dialect
         self._metrics = metrics
         self._entry = tally.arrive()
@@ -158,6 +160,8 @@ class Journal:
         metrics.duration(model, now - times.arrived)
         if self.pool is not None and self.would_have is not None:
             metrics.would_have(self.pool.name, self.would_have)
+        if self.truncated:
+            metrics.prompt_truncated(model)
         if self.watcher is not None:
             self._measure_usage(self.watcher, outcome)
 
@@ -215,6 +219,7 @@ class Journal:
             "would_have": self.would_have,
             "prompt_tokens": usage.prompt_tokens if usage is not None else None,
             "output_tokens": usage.output_tokens if usage is not None else None,
+            "truncated": self.truncated or None,
             "queue_ms": self.queue_ms(now),
             "ttft_ms": _ms(times.time_to_first_token_s),
             "upstream_ms": _ms(since(times.sent, times.upstream_ended)),

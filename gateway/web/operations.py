@@ -129,6 +129,8 @@ def state_of(rooms: Rooms, lifecycle: Lifecycle) -> dict[str, Any]:
                 "in_flight": held.in_flight if held else 0,
             }
         )
+        if said := str(rooms.media.get(view.name, "")):
+            assumptions.append(f"{view.name}: {said}")
         if capacity is not None:
             assumptions += [f"{view.name}: {text}" for text in capacity.assumptions]
             warnings += [f"{view.name}: {text}" for text in capacity.warnings]

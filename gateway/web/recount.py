@@ -2,7 +2,8 @@
 
 A request that fits on its bound waits for nothing, and holds more than it may take. That matters only once somebody
 waits for the same backend: then the exact counts of those who run there and of those who wait are asked for, one after
-another, and each shrinks its hold when it arrives. Nothing is asked for while nobody waits.
+another, and each shrinks its hold when it arrives; where none can be had, what was learned of such prompts' bytes takes its
+place. Nothing is asked for while nobody waits.
 """
 
 import asyncio
@@ -10,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gateway.admission.controller import Controller
-from gateway.backends.counting import ExactCounter
 from gateway.core.names import BackendName, TicketId
 from gateway.core.offer import CountKind, PromptCount
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need, Ticket
+from gateway.tokens.ratio import Ratios
+from gateway.web.counting import Counting
 
 # What the same request needs on each backend, once its prompts are counted exactly.
 Reweigh = Callable[[PromptCount], Mapping[BackendName, Need]]
@@ -32,12 +34,13 @@ class _Bounded:
 class Recount:
     """Keeps the requests that are weighed by a bound, and counts them while somebody waits. One task per backend at most."""
 
-    def __init__(self, counter: ExactCounter, controller: Controller) -> None:
+    def __init__(self, counter: Counting, controller: Controller, ratios: Ratios) -> None:
         self._counter = counter
         self._controller = controller
+        self._ratios = ratios
         self._bounded: dict[TicketId, _Bounded] = {}
         self._tasks: dict[BackendName, asyncio.Task[None]] = {}
-        self._counts: dict[TicketId, asyncio.Task[tuple[int, ...] | None]] = {}
+        self._counts: dict[TicketId, asyncio.Task[PromptCount | None]] = {}
 
     def note(self, ticket: Ticket, request: InferenceRequest, reweigh: Reweigh) -> None:
         """This request is weighed by a bound from now on; `forget` it when it ends."""
@@ -69,15 +72,23 @@ class Recount:
             ticket = bounded.ticket.id
             del self._bounded[ticket]
             count = self._counts[ticket] = asyncio.create_task(
-                self._counter.count(backend, bounded.request), name=f"count of ticket {ticket} on {backend}"
+                self._count(backend, bounded), name=f"count of ticket {ticket} on {backend}"
             )
             try:
                 await asyncio.wait({count})
             finally:
                 self.forget(ticket)
-            tokens = None if count.cancelled() else count.result()
-            if tokens is not None:
-                self._controller.reweigh(ticket, bounded.reweigh(PromptCount(tokens, CountKind.EXACT)))
+            counted = None if count.cancelled() else count.result()
+            if counted is not None:
+                self._controller.reweigh(ticket, bounded.reweigh(counted))
+
+    async def _count(self, backend: BackendName, bounded: _Bounded) -> PromptCount | None:
+        """The exact count or, where none can be had, what the bytes of such prompts came to."""
+        counted = await self._counter.count(backend, bounded.request)
+        if counted is not None:
+            return counted
+        estimate = self._ratios.estimate(bounded.ticket.family, bounded.request)
+        return None if estimate is None else PromptCount(estimate, CountKind.BOUND_ONLY)
 
     async def stop(self) -> None:
         tasks = [task for task in self._tasks.values() if not task.done()]

@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.admission.controller import Controller
-from gateway.backends.counting import ExactCounter
 from gateway.backends.roster import Roster
 from gateway.clock import Clock
 from gateway.core.commitment import Evidence
 from gateway.core.names import BackendName
 from gateway.metrics import Metrics
 from gateway.relay.watchdog import Watchdog
+from gateway.tokens.media import MediaCosts
+from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
 from gateway.web.callers import Callers
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.recount import Recount
 from gateway.web.returning import Returning
 from gateway.web.running import Running
@@ -27,7 +29,7 @@ from gateway.web.waiters import Waiters
 @dataclass(frozen=True, slots=True)
 class Rooms:
     roster: Roster
-    counter: ExactCounter
+    counter: Counting
     controller: Controller
     recount: Recount
     upstreams: Mapping[BackendName, Upstream]
@@ -42,5 +44,7 @@ class Rooms:
     evidence: Evidence = field(default_factory=Evidence)
     callers: Callers = field(default_factory=Callers)
     returning: Returning = field(default_factory=Returning)
+    ratios: Ratios = field(default_factory=Ratios)
+    media: Mapping[BackendName, MediaCosts] = field(default_factory=dict)
     waiters: Waiters = field(default_factory=Waiters)
     body_room: BodyRoom = field(default_factory=lambda: BodyRoom(1 << 30))

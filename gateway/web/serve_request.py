@@ -28,6 +28,7 @@ from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lane_choice import lane_of
 from gateway.web.patience import usable_patience
+from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
@@ -60,6 +61,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         line.task.uncancel()
     finally:
         client.unwatch()
+        learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
         line.close()
@@ -210,6 +212,7 @@ class Line:
         request, weighed = self._journal.request, self._journal.weighed
         assert request is not None
         assert weighed is not None
+        self._journal.recount = count
         counted = reweigh(weighed, request, count, self._rooms.choices)
         if self._rooms.controller.is_waiting(self._journal.ticket_id):
             self._journal.weighed = counted
@@ -278,7 +281,9 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            outcome = await answer.relay(head, watcher, None if is_committed else self._own_headers())
+            told_at_end = self._truncation if can_be_told(request) else None
+            own_headers = None if is_committed else self._own_headers()
+            outcome = await answer.relay(head, watcher, own_headers, told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
@@ -298,6 +303,13 @@ class Line:
         self._journal.gone_in = self._journal.phase
         if not self._runs_on:
             self.task.cancel()
+
+    def _truncation(self) -> Headers:
+        """What a plain answer that is whole, and not sent yet, says of its prompt."""
+        reported = reported_tokens(self._journal)
+        if reported is None or not is_truncated(self._journal):
+            return []
+        return [(b"x-kvgate-truncated", b"%d" % reported)]
 
     def _own_headers(self) -> Headers:
         """What every answer carries."""

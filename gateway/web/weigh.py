@@ -4,10 +4,9 @@ The bound decides wherever it can; the exact count is asked for only where the b
 depends on it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.backends.counting import ExactCounter
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.demand import Demand, SequenceDemand
@@ -18,7 +17,9 @@ from gateway.core.outcomes import RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
+from gateway.tokens.media import NO_COSTS, MediaCosts
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
 
 
@@ -60,14 +61,18 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             retry_after_s=None,
         )
     cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
-    count = bound_of(request)
+    count = bound_of(request, [rooms.media.get(view.name, NO_COSTS) for view in pool.backends])
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
             _refuse_overlong(known, request)
-        tokens = await _count_exactly(rooms.counter, count_first, request)
-        exact = None if tokens is None else PromptCount(tokens, CountKind.EXACT)
-        count = exact or PromptCount(count.tokens, CountKind.BOUND_ONLY)
+        counted = await _count_exactly(rooms.counter, count_first, request)
+        if counted is not None:
+            count = counted
+        else:
+            # What is never below the truth, or is so in a stated share of cases: neither refuses, and neither is exact.
+            estimate = rooms.ratios.estimate(pool.family(request.model), request)
+            count = PromptCount(count.tokens if estimate is None else estimate, CountKind.BOUND_ONLY)
         offers, unfit, _ = _offers(known, request, count, rooms.choices)
     if offers:
         return Weighed(pool, count, offers, cap_tokens)
@@ -108,18 +113,21 @@ async def find_pool(rooms: Rooms, model: str | None) -> Pool:
     return pool
 
 
-def bound_of(request: InferenceRequest) -> PromptCount:
-    """The cheap count: exact for prompts that came as token ids, else never below the truth."""
-    bounds = tuple(prompt_bound(prompt) for prompt in request.prompts)
+def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> PromptCount:
+    """The cheap count: exact for prompts that came as token ids, else never below the truth.
+
+    media: what the backends that may run it make of images and the like; the dearest counts.
+    """
+    bounds = tuple(prompt_bound(prompt, media) for prompt in request.prompts)
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
-async def _count_exactly(counter: ExactCounter, asked: list[BackendView], request: InferenceRequest) -> tuple[int, ...] | None:
+async def _count_exactly(counter: Counting, asked: list[BackendView], request: InferenceRequest) -> PromptCount | None:
     """The first count to be had, those that answer asked first: they serve the same model, so one count holds for all."""
     for view in sorted(asked, key=lambda view: not view.healthy):
-        tokens = await counter.count(view.name, request)
-        if tokens is not None:
-            return tokens
+        counted = await counter.count(view.name, request)
+        if counted is not None:
+            return counted
     return None
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,3 +82,42 @@ def test_what_is_written_is_a_record_and_holds_no_content_of_anybody(tmp_path: P
     record = json.loads(path.read_bytes())
     assert set(record) == {"kvgate_evidence", "classes"}
     assert {key for entry in record["classes"] for key in entry} == {"class", "completions", "bins"}
+
+
+class Beside:
+    """Something else that is kept."""
+
+    def __init__(self, content: object) -> None:
+        self.content = content
+
+    def record(self) -> dict[str, Any]:
+        return {"content": self.content}
+
+    def take(self, record: object) -> None:
+        if not isinstance(record, dict) or record["content"] == "bad":
+            raise ValueError("it cannot be read")
+        self.content = record["content"]
+
+
+def test_what_stands_beside_the_evidence_is_kept_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.json"
+    StateFile(path, learned(), ManualClock(), beside={"ratios": Beside(7)}).write()
+    again, beside = Evidence(), Beside(None)
+    StateFile(path, again, ManualClock(), beside={"ratios": beside}).read()
+    assert beside.content == 7
+    assert again.has_family("llama on vllm 0.32")
+    # An older version's file has none, and a version that knows none reads the rest.
+    StateFile(path, Evidence(), ManualClock()).read()
+    StateFile(path, learned(), ManualClock()).write()
+    StateFile(path, Evidence(), ManualClock(), beside={"ratios": beside}).read()
+    assert beside.content == 7
+
+
+def test_a_part_that_cannot_be_read_leaves_the_evidence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "evidence.json"
+    StateFile(path, learned(), ManualClock(), beside={"ratios": Beside("bad")}).write()
+    again, beside = Evidence(), Beside(5)
+    StateFile(path, again, ManualClock(), beside={"ratios": beside}).read()
+    assert beside.content == 5
+    assert again.has_family("llama on vllm 0.32")
+    assert "the ratios in the state file" in caplog.text

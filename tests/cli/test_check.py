@@ -5,13 +5,17 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli import app
+from gateway.cli.check import _TRIAL_CHAT
+from gateway.tokens.tokenizer import Tokenizer
 from support.engine_scripts import script_llama_cpp, script_transformers, script_vllm
 from support.scripted_engine import ScriptedEngine
+from support.tiny_tokenizer import write_tokenizer
 
 
 @contextmanager
@@ -98,3 +102,27 @@ def test_nothing_is_sent_that_costs_kv_unless_a_probe_is_asked_for(monkeypatch: 
         probed = check(monkeypatch, "--backends", url, "--probe")
     assert probed.exit_code == 0
     assert "prompt tokens of a short chat: predicted 32 = seen 32" in probed.output
+
+
+def count_script(tokens: int) -> Callable[[ScriptedEngine], None]:
+    def script(engine: ScriptedEngine) -> None:
+        script_vllm(engine)
+        engine.json("/tokenize", {"count": tokens})
+
+    return script
+
+
+def test_a_tokenizer_is_compared_with_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = write_tokenizer(tmp_path)
+    tokens = Tokenizer(folder).count_chat({name: json.loads(raw) for name, raw in _TRIAL_CHAT.items()})
+    with engine_with(count_script(tokens)) as url:
+        assert check(monkeypatch, "--backends", url, KVGATE_TOKENIZER=str(folder)).exit_code == 0
+    with engine_with(count_script(tokens + 1)) as url:
+        result = check(monkeypatch, "--backends", url, KVGATE_TOKENIZER=str(folder))
+    assert result.exit_code == 1
+    assert f"KVGATE_TOKENIZER: it counts {tokens} tokens where the engine counts {tokens + 1}" in result.output
+    (folder / "tokenizer.json").write_text("{}")
+    with engine_with(script_vllm) as url:
+        result = check(monkeypatch, "--backends", url, KVGATE_TOKENIZER=str(folder))
+    assert result.exit_code == 1
+    assert "is no tokenizer that can be read" in result.output

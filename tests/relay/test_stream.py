@@ -14,6 +14,7 @@ from support.relayed import CLOCKS, EVENT_STREAM, JSON, Relayed
 from support.tickets import A
 
 FINISH = chat_event("", "stop")
+LENGTH = (b"content-length", b"60")
 
 
 def error_of(body: bytes) -> dict[str, object]:
@@ -25,6 +26,46 @@ def error_of(body: bytes) -> dict[str, object]:
 
 
 # Bytes
+
+
+async def test_a_plain_answer_is_held_until_it_is_whole_where_only_then_its_headers_are_known() -> None:
+    relayed = Relayed(is_stream=False)
+    relayed.engine_answers(JSON, LENGTH)
+    body = b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":1}}'
+    relaying = asyncio.create_task(relayed.run(told_at_end=lambda: [(b"x-usage", b"%d" % relayed.prompt_tokens)]))
+    relayed.engine_says(body[:30])
+    await eventually(lambda: not relayed.exchange._waiting)
+    assert relayed.client.status is None
+    relayed.engine_says(body[30:])
+    relayed.engine_ends()
+    assert await relaying is Outcome.COMPLETED
+    assert (relayed.client.headers[b"x-usage"], relayed.client.body) == (b"7", body)
+    assert relayed.client.is_finished
+    assert relayed.releases == 1
+
+
+@pytest.mark.parametrize(
+    "headers", [(JSON,), (JSON, (b"content-length", b"9000000")), (EVENT_STREAM, (b"content-length", b"5"))]
+)
+async def test_what_is_a_stream_or_large_or_of_unknown_length_is_never_held(headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    relayed = Relayed(is_stream=False)
+    relayed.engine_answers(*headers)
+    relaying = asyncio.create_task(relayed.run(told_at_end=lambda: [(b"x-late", b"1")]))
+    await eventually(lambda: relayed.client.status == 200)
+    assert b"x-late" not in relayed.client.headers
+    relayed.engine_breaks()
+    await relaying
+
+
+async def test_an_answer_that_breaks_while_it_is_held_ends_as_broken_as_any_other() -> None:
+    relayed = Relayed(is_stream=False)
+    relayed.engine_answers(JSON, LENGTH)
+    relayed.engine_says(b'{"choices":')
+    relayed.engine_breaks()
+    assert await relayed.run(told_at_end=list) is Outcome.UPSTREAM_ERROR_AFTER
+    assert relayed.client.body == b'{"choices":'
+    assert relayed.client.is_aborted
+    assert not relayed.client.is_finished
 
 
 async def test_a_stream_goes_on_as_it_came() -> None:

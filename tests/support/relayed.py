@@ -14,6 +14,7 @@ from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import Outcome
 from gateway.dialects.dialect import Watcher
 from gateway.dialects.openai_chat import OpenAIChat
+from gateway.relay.downstream import Headers
 from gateway.relay.stream import Answer
 from gateway.relay.timeline import Timeline
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
@@ -112,11 +113,17 @@ class Relayed:
 
     # The gateway's
 
-    async def run(self) -> Outcome:
+    @property
+    def prompt_tokens(self) -> int:
+        assert self.watcher is not None
+        assert self.watcher.usage is not None
+        return self.watcher.usage.prompt_tokens
+
+    async def run(self, *, told_at_end: Callable[[], Headers] | None = None) -> Outcome:
         """Relay from the head to the end, and close."""
         try:
             head = await self.answer.read_head()
             self.watcher = self.answer.watcher(head, hide_usage=self._hide_usage)
-            return await self.answer.relay(head, self.watcher, [(b"x-kvgate-request-id", b"1")])
+            return await self.answer.relay(head, self.watcher, [(b"x-kvgate-request-id", b"1")], told_at_end=told_at_end)
         finally:
             self.answer.close()

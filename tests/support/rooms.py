@@ -28,8 +28,10 @@ from gateway.core.reserve import Reserve
 from gateway.metrics import Metrics
 from gateway.relay.upstream_pool import UpstreamPool
 from gateway.relay.watchdog import Clocks, Watchdog
+from gateway.tokens.ratio import Ratios
 from gateway.web.big_bodies import BigBodies
 from gateway.web.choices import Choices
+from gateway.web.counting import Counting
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
@@ -83,12 +85,14 @@ async def open_rooms(
         on_change=tell,
         written_blocks=controller.worst_blocks,
     )
-    counter = ExactCounter(roster)
+    counter = Counting(roster, ExactCounter(roster))
+    ratios = Ratios()
     rooms = Rooms(
         roster=roster,
         counter=counter,
         controller=controller,
-        recount=Recount(counter, controller),
+        ratios=ratios,
+        recount=Recount(counter, controller, ratios),
         upstreams={BackendName(name): _upstream(name, engine) for name, engine in engines.items()},
         running=Running(),
         watchdog=Watchdog(clock),

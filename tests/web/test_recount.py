@@ -1,15 +1,18 @@
 """Exact counts in the background: only while somebody waits, each once, and never the end of anything."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from gateway.admission.grant import Grant
 from gateway.core.errors import Rejected
 from gateway.core.names import BackendName
+from gateway.core.offer import CountKind, PromptCount
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from gateway.core.ticket import Need, Ticket
+from gateway.tokens.ratio import SAMPLES
 from gateway.web.rooms import Rooms
 from support.engine_scripts import script_vllm
 from support.fake_upstream import eventually
@@ -136,3 +139,27 @@ async def test_a_stop_ends_the_counting(engine: ScriptedEngine) -> None:
 
 def _is_counting() -> bool:
     return any(task.get_name().startswith("recount") for task in asyncio.all_tasks())
+
+
+async def test_where_nobody_can_count_what_was_learned_of_such_prompts_takes_its_place(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    engine.json("/tokenize", {"detail": "Not Found"}, status=404)
+    async with open_rooms({"a": engine}) as rooms:
+        for number in range(SAMPLES):
+            learned = replace(CHAT, prompts=(Prompt(4000 + number),))
+            rooms.ratios.learn("", learned, 1000)
+        placed = ticket(1, 60, pool="a", deadline=2000.0)
+        seen: list[PromptCount] = []
+
+        def reweigh(count: PromptCount) -> dict[BackendName, Need]:
+            seen.append(count)
+            return {A: Need(10)}
+
+        rooms.recount.note(placed, replace(CHAT, prompts=(Prompt(4100),)), reweigh)
+        await rooms.controller.admit(placed, on_queued=lambda _: None)
+        waiter = ticket(2, 40, pool="a", deadline=2000.0)
+        async with asyncio.timeout(5):
+            await rooms.controller.admit(waiter, on_queued=rooms.recount.somebody_waits)
+    (count,) = seen
+    assert count.kind is CountKind.BOUND_ONLY
+    assert 1000 < (count.largest or 0) < 1100

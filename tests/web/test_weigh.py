@@ -10,7 +10,9 @@ from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName, PoolName
 from gateway.core.offer import CountKind, PromptCount
 from gateway.core.outcomes import RejectReason
-from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
+from gateway.core.request import CapState, Countable, InferenceRequest, MediaKind, MediaPart, Prompt
+from gateway.tokens.bound import CHAT_TOKENS, MESSAGE_TOKENS
+from gateway.tokens.media import FRAME_TOKENS, Fixed, MediaCosts
 from gateway.web.rooms import Rooms
 from gateway.web.weigh import find_pool, reweigh, weigh
 from support.engine_scripts import script_dynamo, script_plain_server, script_vllm
@@ -175,3 +177,18 @@ async def test_observing_lets_in_what_no_backend_can_be_planned_for(engine: Scri
         weighed = await weigh(rooms, await pool_of(rooms), chat())
         assert weighed.would_refuse is RejectReason.NO_BACKEND
         assert reweigh(weighed, chat(), PromptCount((14,), CountKind.EXACT), rooms.choices).needs == weighed.needs
+
+
+async def test_an_image_whose_cost_is_known_is_bounded_and_another_is_a_whole_context(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    image = replace(
+        chat(),
+        prompts=(Prompt(1, messages=1, media_parts=1, media=(MediaPart(MediaKind.IMAGE),)),),
+    )
+    async with open_rooms({"a": engine}) as rooms:
+        assert (await weigh(rooms, await pool_of(rooms), image)).needs[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
+        known = replace(rooms, media={A: MediaCosts("llava", Fixed(256))})
+        weighed = await weigh(known, await pool_of(known), image)
+    assert weighed.count.kind is CountKind.BOUND
+    assert weighed.count.largest == 1 + CHAT_TOKENS + MESSAGE_TOKENS + 256 + FRAME_TOKENS
+    assert weighed.needs[A].worst_blocks < 32
