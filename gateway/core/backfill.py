@@ -49,15 +49,14 @@ class Backfill:
             other is not waiting
             and backend.could_ever_hold(other.ticket)
             and self._is_ahead(other, waiting, now=now)
-            and not self._queue.lanes(other.ticket.pool).is_capped(other)
+            and not self._is_capped(other)
             for other in self._collecting
         )
 
-    def bars_behind(self, head: Waiting, backend: BackendLedger, *, now: float) -> bool:
-        """Whether everybody behind that head is barred from that backend: a quick no before many tickets are tried."""
-        if not self._collecting:
-            return False
-        return self.bars(head, backend, now=now) or (head.is_collecting and backend.could_ever_hold(head.ticket))
+    def bars_behind(self, head: Waiting, backend: BackendLedger) -> bool:
+        """Whether everybody behind the head of a pool is barred from that backend, but for those who collect as well: a quick
+        no before many tickets are tried. What other pools collect bars the younger only, who need not be those behind."""
+        return head.is_collecting and backend.could_ever_hold(head.ticket) and not self._is_capped(head)
 
     def collecting_behind(self, heads: list[Waiting]) -> list[Waiting]:
         """Others of the pools of these heads for whom room collects: a policy, or a turn, has put those before them."""
@@ -85,6 +84,9 @@ class Backfill:
             if backend.could_ever_hold(head.ticket):
                 head.passes += 1
                 self.blocked(head, now=now)
+
+    def _is_capped(self, waiting: Waiting) -> bool:
+        return self._queue.lanes(waiting.ticket.pool).is_capped(waiting)
 
     def _is_passed_enough(self, head: Waiting, *, now: float) -> bool:
         return head.passes >= self._max_passes or now - head.ticket.arrived >= self._max_age_s

@@ -460,23 +460,22 @@ class Book:
         """Grant those behind a blocked head that fit and may pass it."""
         lanes = self._queue.lanes(head.ticket.pool)
         tried: set[TicketId] = {head.ticket.id}  # room only becomes less meanwhile
-        while self._has_room_behind(head, now=now):
-            candidates = lanes.considered(self._limits.lookahead + 1, now=now)
-            fresh = [waiting for waiting in candidates if waiting.ticket.id not in tried]
-            if not fresh:
-                return
-            for waiting in fresh:
+        while not self._stirred and self._has_room_behind(head):
+            for waiting in lanes.considered(self._limits.lookahead + 1, now=now):
+                if waiting.ticket.id in tried:
+                    continue
                 tried.add(waiting.ticket.id)
                 grant = self._grant_if_room(waiting, now=now)
                 if grant is not None:
-                    yield grant
-                    if self._stirred or not self._has_room_behind(head, now=now):
-                        return
+                    yield grant  # and look again: it may be the turn of somebody else now
+                    break
+            else:
+                return
 
-    def _has_room_behind(self, head: Waiting, *, now: float) -> bool:
+    def _has_room_behind(self, head: Waiting) -> bool:
         backends = (self._ledger.backend(name) for name in self._queue.lanes(head.ticket.pool).backends)
         return any(
-            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend, now=now)
+            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend)
             for backend in backends
         )
 

@@ -1,10 +1,14 @@
 """Backfill: a head that does not fit is passed a bounded number of times, by whomever; then room collects for it."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.core.book import Book
 from gateway.core.decisions import Granted, Queued
 from gateway.core.ledger import Budget
+from gateway.core.names import TenantName
+from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Need
 from support.tickets import A, B, C, book_with, empty_book, ids, ticket, tid, waiting
 
@@ -143,3 +147,14 @@ def test_no_more_than_the_lookahead_is_considered_and_no_newcomer_overtakes_thos
     assert waiting(book) == 3
     assert not grants(book, 5, 4)  # it would fit, but three stand before it
     assert ids(book.leave(tid(3), now=1.0)) == [5]  # now it is among the two behind the head
+
+
+def test_what_another_pool_collects_keeps_nothing_from_those_who_are_older() -> None:
+    book = book_with(64, max_passes=1)
+    terms = {name: TenantTerms(TenantName(name)) for name in ("older", "younger")}
+    book.join(replace(ticket(1, 61, pool="y"), terms=terms["older"]), now=0.0)  # so that it is the younger one's turn
+    for number, name, blocks, arrived in [(2, "older", 8, 1.0), (3, "younger", 30, 3.0)]:
+        book.join(replace(ticket(number, blocks, pool="y", arrived=arrived), terms=terms[name]), now=4.0)
+    book.join(ticket(4, 50, pool="x", arrived=2.0), now=4.0)
+    assert isinstance(book.join(ticket(5, 3, pool="x", arrived=2.5), now=5.0), Granted)  # from here on room collects for 4
+    assert ids(book.resize(tid(1), 53, now=6.0)) == [2]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from gateway.core.outcomes import RejectReason
 from gateway.core.policies import POLICIES
 from gateway.core.queue import QueueLimits
 from gateway.core.tenant import TenantTerms
-from support.tickets import A, B, Need, ids, ticket, tid
+from gateway.core.ticket import Need
+from support.tickets import A, B, ids, ticket, tid
 
 BATCH = LaneName("batch")
 POOL = PoolName("model")
@@ -36,8 +38,8 @@ def open_book(
     return book
 
 
-def tenant(name: str, **terms: object) -> TenantTerms:
-    return replace(TenantTerms(TenantName(name)), **terms)
+def tenant(name: str, **terms: Any) -> TenantTerms:
+    return TenantTerms(TenantName(name), **terms)
 
 
 def join(

@@ -32,13 +32,13 @@ POOLS: dict[PoolName, tuple[BackendName, ...]] = {PoolName("x"): (A, B), PoolNam
 BATCH = LaneName("batch")
 LANES = LaneTable((LaneTerms(STANDARD_LANE, weight=2.0), LaneTerms(BATCH, cap_blocks=14, max_requests=6)))
 TENANTS = {
-    name: TenantTerms(TenantName(name), **given)
-    for name, given in {
-        "plain": {},
-        "double": {"weight": 2.0, "queue_share": 0.5},
-        "capped": {"cap_blocks": 12},
-        "few": {"cap_requests": 3},
-    }.items()
+    terms.name: terms
+    for terms in (
+        TenantTerms(TenantName("plain")),
+        TenantTerms(TenantName("double"), weight=2.0, queue_share=0.5),
+        TenantTerms(TenantName("capped"), cap_blocks=12),
+        TenantTerms(TenantName("few"), cap_requests=3),
+    )
 }
 MAX_REQUESTS = 12
 MAX_AGE_S = 20.0
@@ -108,7 +108,6 @@ class LanesMachine(RuleBasedStateMachine):
     def start(self, max_passes: int, first: tuple[int, int]) -> None:
         self.max_passes = max_passes
         self.budgets = {A: Budget(first[0], 2), B: Budget(first[1], 0, 9)}
-        self.policies: dict[object, Policy] = {}
         self.book = Book(
             mode=Mode.ENFORCE,
             commitment=StrictCommitment(),
@@ -132,7 +131,15 @@ class LanesMachine(RuleBasedStateMachine):
         pause=pauses,
     )
     def join(
-        self, pool: PoolName, lane: LaneName, tenant: str, need: Need, patience: float, priority: int, prompt: int, pause: float
+        self,
+        pool: PoolName,
+        lane: LaneName,
+        tenant: TenantName,
+        need: Need,
+        patience: float,
+        priority: int,
+        prompt: int,
+        pause: float,
     ) -> None:
         self.wait(pause)
         self.join_one(pool, lane, tenant, dict.fromkeys(POOLS[pool], need), patience, priority, prompt)
@@ -142,7 +149,7 @@ class LanesMachine(RuleBasedStateMachine):
         tenants=st.lists(st.sampled_from(sorted(TENANTS)), min_size=3, max_size=9),
         blocks=st.integers(2, 9),
     )
-    def join_a_burst(self, lane: LaneName, tenants: list[str], blocks: int) -> None:
+    def join_a_burst(self, lane: LaneName, tenants: list[TenantName], blocks: int) -> None:
         for number, tenant in enumerate(tenants):
             pool = sorted(POOLS)[number % 3 == 0]
             size = 1 + (blocks * (number + 1)) % 9
@@ -152,7 +159,7 @@ class LanesMachine(RuleBasedStateMachine):
         self,
         pool: PoolName,
         lane: LaneName,
-        tenant: str,
+        tenant: TenantName,
         need: dict[BackendName, Need],
         patience: float,
         priority: int,
@@ -172,7 +179,7 @@ class LanesMachine(RuleBasedStateMachine):
             prompt_tokens=prompt,
         )
         entry = Entry(ticket, self.next_id, RANKS[self.policy].rank(ticket))
-        alive = [*self.waiting.values(), *self.running.values()]
+        alive: list[Entry | Run] = [*self.waiting.values(), *self.running.values()]
         in_lane = [each for each in self.waiting.values() if (each.ticket.pool, each.ticket.lane) == (pool, lane)]
         answer = self.book.join(ticket, now=self.now)
         never = all(self.never_holds(ticket, name) for name in need)
@@ -234,8 +241,10 @@ class LanesMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule(data=st.data(), pause=pauses)
     def leave(self, data: st.DataObject, pause: float) -> None:
-        self.wait(pause)
         ticket_id = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.wait(pause)
+        if ticket_id not in self.waiting:
+            return  # it was late, or granted
         self.take_out(self.waiting[ticket_id])
         self.gone.add(ticket_id)
         self.judge(self.book.leave(ticket_id, now=self.now))
