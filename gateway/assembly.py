@@ -252,7 +252,7 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         # Whoever rotates logs or keys sends it to everything; without a handler it would end the process undrained.
-        loop.add_signal_handler(signal.SIGHUP, self._rooms.callers.reread)
+        loop.add_signal_handler(signal.SIGHUP, self._reread_files)
         servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
@@ -296,6 +296,10 @@ class Gateway:
             await self._stop()
         log.info("stopped", extra={"fields": {"received": self._rooms.tally.counts().received}})
         return EXIT_OK if was_whole else EXIT_FAILED
+
+    def _reread_files(self) -> None:
+        """Beside the event loop; the default executor bounds how many readings there are, and each says what came of it."""
+        asyncio.get_running_loop().run_in_executor(None, self._rooms.callers.reread)
 
     def _signalled(self) -> None:
         (self._stop_now if self._stop_asked.is_set() else self._stop_asked).set()

@@ -29,7 +29,7 @@ from typing import Any, Final
 from gateway.core.names import ANONYMOUS, TenantName
 from gateway.core.tenant import ANONYMOUS_TERMS, TenantTerms
 
-MOST_BYTES: Final = 8 << 20
+MOST_BYTES: Final = 4 << 20
 MOST_PRIORITY: Final = 2**31 - 1
 
 _NUMBER: Final = ((int, float), "a number")

@@ -11,6 +11,7 @@ from typing import Final
 
 _ENOUGH_RELEASES: Final = 10
 _MEMORIES: Final = (10, 40, 160)  # releases; the shortest is what is shown
+_ROUNDING: Final = 1e-9  # ten releases ahead are ten, however floats add them up
 
 
 class DrainRate:
@@ -65,7 +66,7 @@ class DrainRate:
 
     def _memory_for(self, blocks: float) -> "_Sums":
         """The shortest that reaches as many releases back as so many blocks lie ahead."""
-        ahead = blocks * self._sums[0].releases / self._sums[0].blocks
+        ahead = blocks * self._sums[0].releases / self._sums[0].blocks - _ROUNDING
         return next((sums for sums, releases in zip(self._sums, _MEMORIES, strict=True) if ahead <= releases), self._sums[-1])
 
     def _open(self, now: float) -> float:

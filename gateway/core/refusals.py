@@ -52,7 +52,7 @@ class Refusals:
         if ticket.deadline <= now:
             return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)
         max_requests = line.lane.max_requests
-        if line.lane.requests >= max_requests + (ticket.returns and max_requests // _FOR_RETURNING):
+        if line.lane.requests >= max_requests + (max_requests // _FOR_RETURNING if ticket.returns else 0):
             return self.refuse(ticket, RejectReason.QUEUE_FULL, wait_s)
         if ticket.terms.queue_share < 1 and len(line) >= max(1, int(ticket.terms.queue_share * max_requests)):
             return self.refuse(ticket, RejectReason.TENANT_LIMIT, wait_s)

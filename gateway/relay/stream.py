@@ -139,9 +139,10 @@ class Answer:
     ) -> Outcome:
         """Pass the answer on, from its head to its end. Every end but cancellation is an outcome.
 
-        own_headers: added to the engine's; None: the head is out already, and this goes on under it. told_at_end: headers that
-        only the whole answer tells; a plain answer that is not large is then read to its end, which an engine sends in one go,
-        before its head goes out. Cancellation (the client has gone) passes through; the caller closes.
+        own_headers: added to the engine's; None: the head is out already, and a stream goes on under it. told_at_end: headers
+        that only the whole answer tells; a plain answer that is not large is then read to its end, which an engine sends in
+        one go, before its head goes out.
+        Cancellation (the client has gone) passes through; the caller closes.
         """
         is_stream = is_event_stream(head)
         held: list[bytes] | None = None

@@ -6,6 +6,7 @@ came with, and a file that cannot be used leaves everything as it was, with one 
 """
 
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,7 @@ class Callers:
     def __init__(self, path: Path | None = None) -> None:
         """Raises OSError or ValueError for a file that cannot be used."""
         self._path = path
+        self._reading = threading.Lock()
         self._keys = Keys() if path is None else read_keys_file(path)
 
     @property
@@ -35,16 +37,18 @@ class Callers:
         return self._path is not None
 
     def reread(self) -> None:
-        """Read the file again. Says in one line what came of it; never raises."""
+        """Read the file again. Says in one line what came of it; never raises. May be called in a thread, since a file of
+        many keys takes its time; of several calls the last to begin reads last."""
         if self._path is None:
             log.info("there is no keys file to read again")
             return
-        try:
-            keys = read_keys_file(self._path)
-        except (OSError, ValueError) as error:
-            log.error("the keys stay as they were: %s", error)
-            return
-        self._keys = keys
+        with self._reading:
+            try:
+                keys = read_keys_file(self._path)
+            except (OSError, ValueError) as error:
+                log.error("the keys stay as they were: %s", error)
+                return
+            self._keys = keys
         log.info("keys read again: %d of %d tenants", len(keys.by_digest), keys.tenants)
 
     def identify(self, headers: Sequence[Header]) -> TenantTerms:

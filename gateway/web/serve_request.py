@@ -8,7 +8,7 @@ the client's departure in any phase, which reaches this task as its cancellation
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from gateway.admission.grant import Grant
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
@@ -27,6 +27,7 @@ from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lane_choice import lane_of
+from gateway.web.patience import usable_patience
 from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
@@ -37,12 +38,6 @@ from gateway.web.waiting_words import WaitingWords
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
 
 log = logging.getLogger("kvgate.web")
-
-# Seconds that SDKs say they will wait for an answer. The smallest of those sent counts.
-_PATIENCE: Final = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-request-timeout")
-# Of that, what is kept for our answer to reach a caller before it gives up by itself: a part, and at most so much.
-_LAST_PART: Final = 0.05
-_LAST_S: Final = 1.0
 
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -69,11 +64,11 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         line.task.uncancel()
     finally:
         client.unwatch()
-        line.close()
         rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
         # Who has left is told nothing more, so whatever happened since is not how this request ended.
         journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
+        line.close()
 
 
 async def _until_cut(rooms: Rooms, line: "Line") -> Outcome:
@@ -103,8 +98,7 @@ class Line:
         self._journal = journal
         self._headers: Headers = scope["headers"]
         self._query: bytes = scope.get("query_string", b"")
-        patience_s = patience_of(self._headers)
-        self._patience_s = None if patience_s is None else patience_s - min(patience_s * _LAST_PART, _LAST_S)
+        self._patience_s = usable_patience(self._headers)
         self._first_arrived = journal.timeline.arrived
         self._body = b""  # as it came, for as long as the request may still be refused for the time being
         self._words: WaitingWords | None = None
@@ -385,18 +379,3 @@ class Line:
         if self._patience_s is not None:
             left_s = self._journal.timeline.arrived + self._patience_s - self._rooms.clock.now()
         return answer_to(error, patience_left_s=left_s, jitter=self._rooms.jitter)
-
-
-def patience_of(headers: Headers) -> float | None:
-    """Seconds that the caller will wait, None if it does not say. What is not a positive number says nothing."""
-    said: list[float] = []
-    for name in _PATIENCE:
-        value = header_value(headers, name)
-        try:
-            seconds = float(value) if value is not None else 0.0
-        except ValueError:
-            continue
-        # A comparison with NaN is false, so NaN is dropped here as well.
-        if 0 < seconds < float("inf"):
-            said.append(seconds)
-    return min(said, default=None)

@@ -46,6 +46,7 @@ class WaitingWords:
         self._after_s = after_s
         self._own_headers = own_headers
         self._standing = standing
+        self._is_stopped = False
         self._task = asyncio.create_task(self._speak(), name="waiting words")
 
     async def _speak(self) -> None:
@@ -60,7 +61,10 @@ class WaitingWords:
             await self._clock.sleep_until(self._clock.now() + PERIOD_S)
 
     def stop(self) -> None:
-        """Nothing more is said. Plain, idempotent; raises what went wrong, if anything did."""
+        """Nothing more is said. Plain, idempotent; the first time it raises what went wrong, if anything did."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
         if not self._task.done():
             self._task.cancel()
         elif not self._task.cancelled():

@@ -65,7 +65,7 @@ def test_settings_as_json_hold_the_same() -> None:
     ("variables", "line"),
     [
         ({"KVGATE_QUEUE_TIMOUT": "1s"}, "kvgate: KVGATE_QUEUE_TIMOUT is not a setting; the nearest is KVGATE_QUEUE_TIMEOUT"),
-        ({"KVGATE_LANES": "lanes.toml"}, "kvgate: KVGATE_LANES is not available in this version (lanes)"),
+        ({"KVGATE_LANES": "lanes.toml"}, "kvgate: KVGATE_LANES: 'lanes.toml' cannot be read: No such file or directory"),
         (
             {"KVGATE_WORKERS": "4"},
             "kvgate: KVGATE_WORKERS: 4 is refused: every process would hand out the whole budget by itself",

@@ -91,3 +91,15 @@ def test_releases_in_one_instant_tell_no_rate() -> None:
     drain, now = draining(20, every_s=0.0)
     assert drain.blocks_per_s(now=now) is None
     assert drain.wait_s(blocks=1, seats=1, now=now) is None
+
+
+def test_who_looks_far_ahead_is_told_by_what_was_long_seen_and_who_looks_near_by_the_last() -> None:
+    drain, now = draining(200)
+    for _ in range(10):  # ten quick ones in a row, as chance has it
+        now += 0.5
+        drain.released(8, 1, now=now)
+    near, far = drain.wait_s(blocks=8, seats=0, now=now), drain.wait_s(blocks=1_600, seats=0, now=now)
+    assert near is not None
+    assert far is not None
+    assert near < 0.65 * 2.0
+    assert far > 0.9 * 400.0

@@ -8,7 +8,7 @@ from fuzz.mutation import mutate, try_all
 from gateway.core.errors import InvalidRequest
 from gateway.relay.headers import answer_headers, onward_headers
 from gateway.relay.upstream_request import write_request
-from gateway.web.serve_request import patience_of
+from gateway.web.patience import patience_of
 
 FIELDS = [
     b"content-type: application/json",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def keys_file(folder: Path, more: str = "", **tenants: bytes) -> Path:
-    """Write (or replace) the keys file in a folder: one key for each tenant. more: TOML before that; a tenant's terms."""
+    """Write (or replace) the keys file in a folder: one key for each tenant. more: tables that stand before them."""
     path = folder / "keys.toml"
     parts = [more]
     for tenant, key in tenants.items():

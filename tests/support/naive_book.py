@@ -64,20 +64,30 @@ class Drain:
                 total += max(0.0, min(until, end) - max(since, start))
         return total
 
-    def wait_s(self, blocks: float, seats: float, now: float) -> float | None:
-        if len(self.releases) < 10:
-            return None
+    def sums(self, kept: float) -> tuple[float, float, float]:
+        """Seconds of waiting, blocks and seats released, of which at each release so much is kept."""
         last = len(self.releases) - 1
         seconds = blocks_sum = seats_sum = 0.0
         start = float("-inf")
         for index, (end, released_blocks, released_seats) in enumerate(self.releases):
-            weight = 0.9 ** (last - index)
+            weight = kept ** (last - index)
             seconds += weight * self.waited_s(start, end)
             blocks_sum += weight * released_blocks
             seats_sum += weight * released_seats
             start = end
-        blocks_sum += sum(0.9 ** (last + 1 - after) * freed for after, freed in self.shrinks)
-        seconds = max(seconds, 0.9 * seconds + self.waited_s(start, now))
+        blocks_sum += sum(kept ** (last + 1 - after) * freed for after, freed in self.shrinks)
+        return seconds, blocks_sum, seats_sum
+
+    def wait_s(self, blocks: float, seats: float, now: float) -> float | None:
+        if len(self.releases) < 10:
+            return None
+        # The shortest memory that reaches as many releases back as lie ahead, at their mean size of late.
+        last = len(self.releases) - 1
+        of_late = sum(0.9 ** (last - index) for index in range(last + 1))
+        ahead = blocks * of_late / self.sums(0.9)[1] - 1e-9
+        kept = next((1.0 - 1.0 / releases for releases in (10, 40, 160) if ahead <= releases), 1.0 - 1.0 / 160)
+        seconds, blocks_sum, seats_sum = self.sums(kept)
+        seconds = max(seconds, kept * seconds + self.waited_s(self.releases[-1][0], now))
         if seconds <= 0:
             return None
         return max(0.0, blocks * seconds / blocks_sum, seats * seconds / seats_sum)
@@ -215,6 +225,10 @@ class NaiveBook:
         if len(self.line(ticket.pool)) >= self.max_requests:
             return RejectReason.QUEUE_FULL, entry
         wait_s = self.predicted_wait_s(ticket, now)
+        others = [min(need.worst_blocks for need in other.ticket.needs.values()) for other in self.line(ticket.pool)]
+        own = min(need.worst_blocks for need in ticket.needs.values())
+        if wait_s is not None and others and 2 * own * len(others) < sum(others):
+            wait_s *= max(0.0, 1.0 - self.lookahead / len(others))  # it may pass those before it
         if wait_s is not None and now + wait_s > ticket.deadline:
             return RejectReason.PREDICTED_WAIT, entry
         return None, entry

@@ -231,3 +231,22 @@ async def test_a_stream_cut_at_the_end_of_a_drain_after_its_grant_is_told_in_the
 def test_the_words_are_plain() -> None:
     assert in_words(Standing(3, None)) == "kvgate: waiting for KV cache, 3 ahead"
     assert in_words(Standing(0, 12.4)) == "kvgate: waiting for KV cache, 0 ahead, about 12 s"
+
+
+async def test_words_that_fail_are_a_bug_that_is_counted_once_and_leaks_nothing(
+    engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with waiting(engine) as line:
+
+        def fail(ticket: object) -> Standing:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(line.rooms.controller, "standing", fail)
+        await eventually(lambda: clock_of(line.rooms).sleepers > 0)
+        clock_of(line.rooms).advance(AFTER_S)
+        await eventually(lambda: line.caller.status == 200)
+        await line.make_room(Scripted(body=STREAM, headers=EVENT_STREAM))
+        await line.serving
+        (event,) = events(line.caller.body)
+        assert event["error"]["code"] == "gateway_error"
+        assert line.ended() == {Outcome.GATEWAY_ERROR: 1}

@@ -81,7 +81,7 @@ async def test_who_has_no_key_gets_401_before_the_body_is_read_and_is_counted(
         assert engine.asked(path) == []
 
 
-@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("header", [BEARER, (b"x-api-key", KEY)])
 async def test_a_key_of_ours_goes_no_further_and_the_backends_takes_its_place(
     engine: ScriptedEngine, tmp_path: Path, path: str, header: tuple[bytes, bytes]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import ErrorFacts
 from gateway.dialects.openai_chat import OpenAIChat
 from gateway.web.rooms import Rooms
-from gateway.web.serve_request import patience_of, serve_request
+from gateway.web.serve_request import serve_request
 from support.asgi_caller import Caller
 from support.engine_scripts import script_llama_cpp, script_vllm
 from support.fake_upstream import eventually
@@ -287,21 +286,3 @@ async def test_a_wait_beyond_the_callers_patience_invites_no_retry(engine: Scrip
             task.cancel()
         await asyncio.gather(*serving, pump, return_exceptions=True)
         assert_idle(rooms)
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"x-stainless-timeout": "600"}, 600.0),
-        ({"x-stainless-timeout": "600", "x-stainless-read-timeout": "2.5"}, 2.5),
-        ({"x-request-timeout": "30", "x-stainless-timeout": "NaN"}, 30.0),
-        ({"x-request-timeout": "-1"}, None),
-        ({"x-request-timeout": "0"}, None),
-        ({"x-request-timeout": "inf"}, None),
-        ({"x-request-timeout": "soon"}, None),
-        ({"x-request-timeout": "日"}, None),
-    ],
-)
-def test_patience_is_the_smallest_that_makes_sense(headers: Mapping[str, str], seconds: float | None) -> None:
-    assert patience_of([(name.encode(), value.encode()) for name, value in headers.items()]) == seconds
