@@ -344,12 +344,15 @@ class Book:
 
     def _reweigh(self, waiting: Waiting, needs: Mapping[BackendName, Need], *, now: float) -> None:
         """A waiting ticket needs something else than it did. It keeps its place and its passes."""
+        was_collecting = waiting.is_collecting
         if self._backfill.left(waiting, now=now):
             self._stir_all(waiting.ticket.needs)
         ticket = replace(waiting.ticket, needs=needs)
         blocks, seats = self._ledger.least_charge(ticket)
         self._queue.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
         lanes = self._queue.lanes(ticket.pool)
+        if was_collecting:  # the promise was made to it, whoever has come before it since
+            self._backfill.blocked(waiting, now=now)
         self._look_at_head(lanes, now=now)
         self._stirred[lanes] = None
 

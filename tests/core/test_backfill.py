@@ -139,6 +139,20 @@ def test_a_head_found_smaller_frees_the_backends_on_which_it_will_not_run() -> N
     assert ids(book.reweigh(tid(3), {A: Need(7)}, now=1.0)) == [4]
 
 
+def test_who_collects_goes_on_collecting_when_it_is_weighed_anew_behind_an_older_one() -> None:
+    """It was counted exactly, or its engine came back as another, after one that arrived earlier had gone before it; and what
+    was promised to it was lost, so that a younger one passed."""
+    book = empty_book(max_passes=0)
+    for name in (A, B):
+        book.set_backend(name, budget=Budget(10), serving=True, now=0.0)
+        book.join(ticket(1 if name == A else 2, needs={name: Need(6)}), now=0.0)
+    book.join(ticket(3, needs={B: Need(9)}, arrived=2.0), now=5.0)  # the head: room on b collects for it
+    book.join(ticket(4, needs={A: Need(8)}, arrived=1.0), now=5.0)  # an older one: now it is the head, and no use of b
+    book.reweigh(tid(3), {B: Need(8)}, now=6.0)
+    assert isinstance(book.join(ticket(5, needs={B: Need(4)}, arrived=7.0), now=7.0), Queued)
+    assert ids(book.release(tid(2), now=8.0)) == [3]
+
+
 def test_no_more_than_the_lookahead_is_considered_and_no_newcomer_overtakes_those_behind_it() -> None:
     book = book_with(64, lookahead=2)
     grants(book, 1, 60)
