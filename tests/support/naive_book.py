@@ -286,9 +286,11 @@ class NaiveBook:
         return [entry for entry in self.waiting if entry.ticket.deadline <= now]
 
     def candidates(self) -> Iterator[Entry]:
-        """Who is considered, in order: heads, the oldest first, then those who may pass them."""
+        """Who is considered, in order: heads and those for whom room collects, the oldest first, then those who may pass
+        heads."""
         heads = self.heads()
-        yield from heads
+        collecting = [entry for entry in self.waiting if entry not in heads and self.collects(entry)]
+        yield from sorted([*heads, *collecting], key=lambda entry: entry.age)
         for head in heads:
             yield from self.line(head.ticket.pool)[1 : 1 + self.lookahead]
 
