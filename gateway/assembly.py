@@ -9,15 +9,12 @@ import asyncio
 import contextlib
 import logging
 import random
-import resource
 import signal
 import socket
-import ssl
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
 
 import uvicorn
 import uvloop
@@ -28,7 +25,7 @@ from gateway.admission.state_file import StateFile
 from gateway.backend_specs import backend_keys, backend_spec, given_name, media_costs
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
-from gateway.backends.ranks import RANK_HEADER, with_ranks
+from gateway.backends.ranks import with_ranks
 from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
 from gateway.backends.watch import BackendSpec
@@ -37,25 +34,23 @@ from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
-from gateway.core.lane_table import DEFAULT_LANES, LaneTable
-from gateway.core.offer import DefaultOutput, Overlong
+from gateway.core.lane_table import DEFAULT_LANES
 from gateway.core.queue import QueueLimits
 from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
-from gateway.relay.upstream_pool import UpstreamPool
-from gateway.relay.watchdog import Clocks, Watchdog
+from gateway.relay.watchdog import Watchdog
+from gateway.room_values import choices, connections_allowed, door_limits, upstream_to
 from gateway.settings import Settings, is_loopback
 from gateway.tls import client_context
 from gateway.tokens.local import LocalTokenizer
 from gateway.tokens.ratio import Ratios
 from gateway.web.app import Front
 from gateway.web.callers import Callers
-from gateway.web.choices import Choices
 from gateway.web.console.feed import Feed
 from gateway.web.console.frame import encoded_frame
 from gateway.web.console.routes import add_console
 from gateway.web.counting import Counting
-from gateway.web.door import Door, DoorLimits
+from gateway.web.door import Door
 from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.lifecycle import Lifecycle
@@ -67,7 +62,6 @@ from gateway.web.running import Running
 from gateway.web.small_bodies import SmallBodies
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
-from gateway.web.upstream import Upstream
 
 log = logging.getLogger("kvgate")
 
@@ -80,9 +74,6 @@ _LAG_PERIOD_S: Final = 0.5
 # A wait may turn out shorter than predicted by so much. Who could still be in time then waits, though some will in vain: of
 # those who are refused at once, less than one in twenty would have been (tests/simulator/test_predicted_wait.py).
 _WAIT_MARGIN: Final = 0.5
-# Open files that are nobody's connection: listeners, probes, the log, and room for operators.
-_OTHER_FILES: Final = 256
-_MOST_CONNECTIONS: Final = 16_384
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
 _ADMIN_BODIES_BYTES: Final = 4 << 20
@@ -203,7 +194,7 @@ class Gateway:
             ratios=ratios,
             media={spec.name: media_costs(settings, given_name(spec)) for spec in specs},
             recount=Recount(counter, controller, ratios),
-            upstreams={spec.name: _upstream(roster.view(spec.name), settings, tls, spec.key, spec.rank) for spec in specs},
+            upstreams={spec.name: upstream_to(roster.view(spec.name), settings, tls, spec.key, spec.rank) for spec in specs},
             running=Running(),
             watchdog=self._watchdog,
             tally=Tally(),
@@ -212,11 +203,11 @@ class Gateway:
             jitter=random.Random(),
             recent=Recent(clock.now),
             callers=Callers(settings.keys_file),
-            choices=_choices(settings, lanes),
+            choices=choices(settings, lanes),
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
-        limits = _door_limits(settings, connections=settings.max_connections or _connections_allowed())
+        limits = door_limits(settings, connections=settings.max_connections or connections_allowed())
         narrow = replace(limits, connections=min(limits.connections or _ADMIN_CONNECTIONS, _ADMIN_CONNECTIONS))
         self._doors = {
             port: Door(port, limit, self._rooms.metrics, self._rooms.jitter)
@@ -390,34 +381,6 @@ def _counting(settings: Settings, roster: Roster, specs: Sequence[BackendSpec]) 
     return Counting(roster, ExactCounter(roster), {name: tokenizers[path] for name, path in paths.items()})
 
 
-def _connections_allowed() -> int:
-    """Connections for which there are open files: each may need one more, to its engine.
-
-    The soft limit is raised to the hard one first: it is low for the sake of programs that use select(), which none of
-    ours does.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return min(max((soft - _OTHER_FILES) // 2, soft // 4, 1), _MOST_CONNECTIONS)
-
-
-def _door_limits(settings: Settings, *, connections: int) -> DoorLimits:
-    return DoorLimits(
-        header_bytes=settings.max_header_bytes,
-        headers=settings.max_headers,
-        url_bytes=settings.max_url_bytes,
-        header_s=settings.header_timeout_s,
-        idle_s=settings.idle_timeout_s,
-        pipelined=settings.max_pipelined,
-        connections=connections,
-        per_address=settings.max_connections_per_address,
-    )
-
-
 def _server(app: Any, door: Door) -> _Server:
     return _Server(
         uvicorn.Config(
@@ -438,47 +401,3 @@ def _server(app: Any, door: Door) -> _Server:
 def _url(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _choices(settings: Settings, lanes: LaneTable) -> Choices:
-    output = settings.default_output
-    return Choices(
-        mode=Mode(settings.mode),
-        default_output=DefaultOutput(tokens=output if isinstance(output, int) else None, require=output == "require"),
-        overlong=Overlong(settings.overlong),
-        ask_usage={"auto": None, "on": True, "off": False}[settings.ask_usage],
-        max_body_bytes=settings.max_body_bytes,
-        upload_timeout_s=settings.upload_timeout_s,
-        queue_timeout_s=settings.queue_timeout_s,
-        ttft_target_s=settings.ttft_target_s,
-        clocks=Clocks(
-            first_token_s=settings.first_token_timeout_s,
-            stall_s=settings.stall_timeout_s,
-            total_s=settings.total_timeout_s,
-            send_s=settings.send_timeout_s,
-        ),
-        pass_through=frozenset(settings.pass_through),
-        queue_requests=settings.queue_requests,
-        early_commit_s=settings.early_commit_s,
-        lanes=lanes,
-    )
-
-
-def _upstream(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: str | None, rank: int | None) -> Upstream:
-    parts = urlsplit(view.url)
-    assert parts.hostname is not None, "settings take no URL without a host"
-    is_tls = parts.scheme == "https"
-    pool = UpstreamPool(
-        parts.hostname,
-        parts.port or (443 if is_tls else 80),
-        backend=view.name,
-        tls=tls if is_tls else None,
-        connect_timeout_s=settings.connect_timeout_s,
-    )
-    return Upstream(
-        pool,
-        host=parts.netloc.encode("idna" if not parts.netloc.isascii() else "ascii"),
-        base_path=quote(parts.path, safe="/%:@!$&'()*+,;=~").encode(),
-        bearer=key,
-        pinned=() if rank is None else ((RANK_HEADER, str(rank).encode()),),
-    )
