@@ -80,6 +80,7 @@ class Answer:
         "_running",
         "_timeline",
         "_watcher",
+        "is_told_whole",
     )
 
     def __init__(
@@ -103,6 +104,8 @@ class Answer:
         self._grant = grant
         self._running = running
         self._watcher: Watcher | None = None
+        # The end that the engine put to a stream was passed on: who leaves now, as clients do behind it, has all of it.
+        self.is_told_whole = False
         self._is_stream = is_stream
         self._clocks = clocks
         self._timeline = timeline
@@ -181,6 +184,7 @@ class Answer:
         while data := await self._exchange.read():
             seen = watcher.token_events
             await self._write(watcher.feed(data))
+            self.is_told_whole = self._is_stream and watcher.is_complete and not watcher.has_error
             if watcher.token_events != seen:
                 now = self._now()
                 if timeline.first_token is None:

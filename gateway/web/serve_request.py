@@ -66,8 +66,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
         client.unwatch()
         rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
-        # Who has left is told nothing more, so whatever happened since is not how this request ended.
-        journal.end(outcome if journal.gone_in is None else GONE_IN[journal.gone_in], rooms.clock.now())
+        journal.end(line.outcome_of(outcome), rooms.clock.now())
         line.close()
 
 
@@ -103,6 +102,7 @@ class Line:
         self._body = b""  # as it came, for as long as the request may still be refused for the time being
         self._words: WaitingWords | None = None
         self._head_sent = False
+        self._left_with_all: Outcome | None = None
         self._runs_on = False
         self.is_cut = False
         self.space = rooms.body_room.open()
@@ -293,8 +293,19 @@ class Line:
             rooms.watchdog.unwatch(answer)
             rooms.running.discard(answer)
             answer.close()
+            if outcome is None and answer.is_told_whole:
+                outcome = self._left_with_all = Outcome.COMPLETED
             answer.ended(outcome)
-        if outcome is Outcome.COMPLETED and offer.cap_to_write is not None and watcher.hit_cap:
+        return outcome
+
+    def outcome_of(self, outcome: Outcome) -> Outcome:
+        """How the request has ended, which has come to `outcome`."""
+        journal = self._journal
+        if journal.gone_in is not None:
+            # Who has left is told nothing more, so whatever happened since is not how this request ended.
+            outcome = self._left_with_all or GONE_IN[journal.gone_in]
+        is_capped = journal.offer is not None and journal.offer.cap_to_write is not None
+        if outcome is Outcome.COMPLETED and is_capped and journal.watcher is not None and journal.watcher.hit_cap:
             return Outcome.CAPPED
         return outcome
 

@@ -22,7 +22,7 @@ from support.fake_upstream import (
     reset_before_head,
     send_raw,
 )
-from support.gates import EVENT_STREAM, chat_event, held_head, held_stream, ticking_stream
+from support.gates import DONE, EVENT_STREAM, chat_event, held_head, held_stream, ticking_stream
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -225,6 +225,29 @@ async def test_r4_a_client_that_leaves_a_silent_engine_before_the_head_is_notice
         await eventually(lambda: bench.fake.tagged(tag)[0].end == "client gone")
     after = await bench.idle()
     assert rise(before.outcomes, after.outcomes) == {"client_gone_waiting": 1}
+    await bench.end_case()
+
+
+@pytest.mark.parametrize("how", ["vanish", "hang_up"])
+async def test_r4_a_client_that_leaves_right_behind_the_end_mark_has_its_whole_answer(bench: Bench, how: str) -> None:
+    """Load tools close there, before the engine has closed its answer: the request counted as one whose client had gone."""
+    before, tag = await bench.idle(), bench.tag("r4")
+
+    async def behave(exchange: FakeExchange) -> None:
+        await exchange.body()
+        await exchange.send(head(200, EVENT_STREAM))
+        for event in (chat_event("a"), chat_event("", "stop"), DONE):
+            await exchange.send(chunk(event))
+        await asyncio.Event().wait()
+
+    bench.fake.script(tag, behave)
+    async with await bench.open(CHAT, chat_body(TWIN_CAP, stream=True), tag=tag) as client:
+        await client.head()
+        await client.read_until(b"[DONE]")
+        getattr(client, how)()
+        await eventually(lambda: bench.fake.tagged(tag)[0].end == "client gone")
+    after = await bench.idle()
+    assert rise(before.outcomes, after.outcomes) == {"completed": 1}
     await bench.end_case()
 
 
