@@ -155,13 +155,13 @@ def stages(text: str) -> str:
 def model_files(text: str) -> Path | None:
     """A model's config file, or a folder that has one."""
     path = Path(text.strip())
-    return path if path.is_dir() and readable_file(str(path / "config.json")) else readable_file(text)
+    return path if _is_folder(path) and readable_file(str(path / "config.json")) else readable_file(text)
 
 
 def tokenizer_files(text: str) -> Path | None:
     """A tokenizer.json, or a folder that has one."""
     path = Path(text.strip())
-    return path if path.is_dir() and readable_file(str(path / "tokenizer.json")) else readable_file(text)
+    return path if _is_folder(path) and readable_file(str(path / "tokenizer.json")) else readable_file(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +251,21 @@ def written_file(text: str) -> Path | None:
     if text.strip().lower() in ("", "off"):
         return None
     path = Path(text.strip())
-    if path.is_dir() or not path.parent.is_dir():
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:  # a name that is too long
+        raise ValueError(f"{text!r} cannot be written: {error.strerror or error}") from None
+    if is_folder or not has_folder:
         raise ValueError(f"{text!r} cannot be written: it names a folder, or its folder is not there")
     return path
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether there is such a folder; what cannot even be looked up, as a name that is too long, is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
 
 
 def certificate_file(text: str) -> Path | None:

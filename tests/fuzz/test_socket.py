@@ -63,6 +63,7 @@ WORDS = (
     b" HTTP/1.1\r\n",
 )
 SETTINGS = {
+    "KVGATE_COMMITMENT": "strict",  # what the account beside the book knows
     "KVGATE_RESERVE": "0",
     "KVGATE_HEADER_TIMEOUT": "0.5s",
     "KVGATE_UPLOAD_TIMEOUT": "0.5s",
