@@ -17,7 +17,7 @@ from gateway.dialects.dialect import Watcher
 from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
 from gateway.dialects.openai_answer import decode
 from gateway.dialects.openai_watcher import ANSWER_LIMIT_BYTES, ANSWER_TAIL_BYTES
-from gateway.dialects.sse import EventSplitter, read_event
+from gateway.dialects.passing_stream import PassingStream
 
 
 def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
@@ -30,64 +30,23 @@ def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
     return Decompressing(seen, encoding) if is_compressed else seen
 
 
-class StreamWatcher:
+class StreamWatcher(PassingStream):
     """Reads each event of a stream as it passes. Usage comes unasked, so there is none to hide.
 
     The stream is whole once it told why it stopped, or ended its message. Pings carry nothing.
     """
 
-    __slots__ = (
-        "_counts",
-        "_ends_amid_event",
-        "_splitter",
-        "has_error",
-        "hit_cap",
-        "is_complete",
-        "text_bytes",
-        "token_events",
-    )
+    __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._splitter = EventSplitter()
-        self._ends_amid_event = False
+        super().__init__()
         self._counts = Counts()
-        self.token_events = 0
-        self.text_bytes = 0
-        self.has_error = False
-        self.is_complete = False
-        self.hit_cap = False
 
-    def feed(self, data: bytes) -> bytes:
-        for event, is_whole in self._splitter.feed(data):
-            if is_whole:
-                self._see(event)
-        return data
+    def see_large(self, head: bytes, tail: bytes) -> None:
+        """No event of this format repeats the answer: one so large tells nothing that is looked for."""
 
-    def finish(self) -> bytes:
-        rest, is_whole = self._splitter.finish()
-        if rest and is_whole:
-            self._see(rest)
-        # What follows now would be read as a part of this last event, which lacks its empty line.
-        self._ends_amid_event = self._ends_amid_event or bool(rest.strip(b"\r\n"))
-        return b""
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._counts.usage
-
-    @property
-    def usage_missing(self) -> bool:
-        return self._counts.usage is None
-
-    @property
-    def at_boundary(self) -> bool:
-        return not self._ends_amid_event and self._splitter.is_between_events
-
-    def _see(self, event: bytes) -> None:
-        name, data = read_event(event)
-        if name == b"error":
-            self.has_error = True
-        value = decode(data) if data is not None else None
+    def see_event(self, name: bytes, data: bytes) -> None:
+        value = decode(data)
         if not isinstance(value, dict):
             return
         if is_error(value):
@@ -106,6 +65,7 @@ class StreamWatcher:
             case "message_delta":
                 self._counts.read_prompt(value.get("usage"))
                 self._counts.read_output(value.get("usage"))
+                self.usage = self._counts.usage
                 delta = value.get("delta")
                 if isinstance(delta, dict):
                     self.is_complete = self.is_complete or is_stop(delta.get("stop_reason"))

@@ -4,6 +4,8 @@ Some formats repeat the whole answer in their last event, with the usage at its 
 kept of any: then its first and its last bytes are shown, between which nothing of interest stands.
 """
 
+from abc import ABC, abstractmethod
+
 from gateway.core.demand import Usage
 from gateway.dialects.sse import EventSplitter, read_event
 
@@ -12,7 +14,7 @@ HEAD_BYTES = 4 << 10
 TAIL_BYTES = 64 << 10
 
 
-class PassingStream:
+class PassingStream(ABC):
     """What the watchers of such streams share. They say what an event tells: `see_event`, and `see_large` of a large one."""
 
     __slots__ = (
@@ -40,13 +42,13 @@ class PassingStream:
         self.hit_cap = False
         self.is_complete = False
 
+    @abstractmethod
     def see_event(self, name: bytes, data: bytes) -> None:
         """One event that has data. name: empty if it has none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def see_large(self, head: bytes, tail: bytes) -> None:
         """An event of which only the beginning and the end were kept."""
-        raise NotImplementedError
 
     def feed(self, data: bytes) -> bytes:
         pieces = self._splitter.feed(data)
