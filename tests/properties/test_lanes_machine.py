@@ -301,7 +301,10 @@ class LanesMachine(RuleBasedStateMachine):
         assert need.worst_blocks <= budget.blocks
         if self.policy == "fifo" or (self.is_certain and not entry.collects):
             ahead = [other for other in self.line_of(entry) if other is not entry and other.place < entry.place]
-            assert all(other.ticket.needs != ticket.needs for other in ahead), "an equal that is ahead still waits"
+            equals = [other for other in ahead if other.ticket.needs == ticket.needs]
+            # A policy may put a younger one before this: then another pool's collecting, by age, may bar that one only.
+            barred = [other for other in equals if self.policy != "fifo" and self.is_barred_by_another_pool(other, name)]
+            assert equals == barred, "an equal that is ahead still waits"
         first = min(self.line_of(entry), key=lambda each: each.place, default=entry)
         self.was_its_turn(entry)
         passed, heads = set[Entry](), set[Entry]()
@@ -323,6 +326,13 @@ class LanesMachine(RuleBasedStateMachine):
             assert self.now - each.ticket.arrived < MAX_AGE_S or not self.is_certain, "passed although it was too old"
         self.start_running(granted, entry)
         self.note_heads()
+
+    def is_barred_by_another_pool(self, entry: Entry, name: BackendName) -> bool:
+        return any(
+            other.ticket.pool != entry.ticket.pool and self.could_hold(other, name) and self.is_collected_from(entry, other)
+            for other in self.waiting.values()
+            if other.collects
+        )
 
     def was_its_turn(self, entry: Entry) -> None:
         """If it was somebody else's, then that one does not fit, or room collects for an older one."""
