@@ -2,6 +2,8 @@
 
 A dialect parses the body once; only this value travels on. What the engine would need to count the prompt exactly stays
 here as raw JSON, so that nothing is decoded that nobody asks for.
+
+What is made for every request is not frozen, which would make it three times as dear; nobody changes it all the same.
 """
 
 from collections.abc import Mapping
@@ -39,7 +41,7 @@ class MediaPart:
     height: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prompt:
     """One prompt of a request, in the terms in which it can be bounded without a tokenizer.
 
@@ -63,7 +65,7 @@ class Prompt:
     may_be_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Countable:
     """What an engine needs to count the prompts exactly, as raw JSON members of the body.
 
@@ -82,7 +84,7 @@ class Countable:
     slack_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferenceRequest:
     """A request as its dialect read it.
 

@@ -14,8 +14,8 @@ import msgspec
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import MediaPart
 from gateway.dialects.media import media_part
-from gateway.dialects.normal_forms import MOST_GROWTH, normalised_bytes
-from gateway.dialects.openai_body import decode
+from gateway.dialects.normal_forms import MOST_GROWTH, is_stable_latin, normalised_bytes
+from gateway.dialects.openai_body import AFFINITY_BYTES, decode
 
 # Above this, messages are not decoded on the event loop (1 MiB takes about 1 ms); their JSON is the bound.
 DECODE_LIMIT_BYTES = 1 << 20
@@ -38,6 +38,8 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "functio
 # Objects in a large text that are looked at one by one.
 LOOKED_AT = 20_000
 
+# The bytes of longer texts than this are not counted where their JSON tells enough (characters).
+_LONG = 4096
 
 # A media part larger than this is not decoded either: its size then is not known (bytes).
 _PART_LIMIT_BYTES = 8 << 20
@@ -71,7 +73,9 @@ class ChatText:
 
 def text_bytes(text: str) -> int:
     """UTF-8 bytes of a text in the longest of its forms, as it is and normalised."""
-    if len(text) > DECODE_LIMIT_BYTES and not text.isascii():
+    if text.isascii():
+        return len(text)
+    if len(text) > DECODE_LIMIT_BYTES:
         return MOST_GROWTH * len(text.encode())
     return normalised_bytes(text)
 
@@ -80,29 +84,53 @@ def read_messages(raw: bytes) -> ChatText:
     """The `messages` of a chat body. Raises InvalidRequest unless it is a list of objects, not empty, with sound contents."""
     if len(raw) > DECODE_LIMIT_BYTES:
         return _by_length(raw)
-    messages = decode(_MESSAGES, raw, param="messages")
+    return look_at_messages(decode(_MESSAGES, raw, param="messages"), len(raw))
+
+
+def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> ChatText:
+    """The same of messages that are decoded. json_bytes: of the JSON that they stand in, at least."""
     if not messages:
         raise InvalidRequest("messages is empty.", param="messages")
     total = 0
+    latin = 0  # characters of long texts, which are of one or two bytes
     media: list[MediaPart] = []
     for message in messages:
         for key, value in message.items():
             if key == "content":
-                total += _content(value, media)
+                if not isinstance(value, str):
+                    total += _content(value, media)
+                elif len(value) > _LONG and not value.isascii() and is_stable_latin(value):
+                    latin += len(value)
+                else:
+                    total += text_bytes(value)
                 if isinstance(value, str) and message.get("role") == "tool":
                     # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
                     total += len(msgspec.json.encode(value)) - len(value.encode())
-            elif key == "role":
-                total += 0 if isinstance(value, str) and value in _ROLES else member_bytes(value)
-            else:
+            elif key != "role" or not isinstance(value, str) or value not in _ROLES:
                 total += member_bytes(value)
-    return ChatText(total, len(messages), len(media), media=tuple(media))
+    # No text is longer than its JSON.
+    return ChatText(total + min(2 * latin, json_bytes), len(messages), len(media), media=tuple(media))
+
+
+def start_of(messages: list[dict[str, Any]]) -> bytes:
+    """What placement hashes of messages: the first texts in them, whatever they are called."""
+    found: list[str] = []
+    room = AFFINITY_BYTES
+    left: list[Any] = messages[::-1]
+    while left and room > 0:
+        value = left.pop()
+        if isinstance(value, str):
+            found.append(value[:room])
+            room -= len(value)
+        elif isinstance(value, dict):
+            left += reversed(value.values())
+        elif isinstance(value, list):
+            left += reversed(value)
+    return "\n".join(found).encode()[:AFFINITY_BYTES]
 
 
 def _content(value: Any, media: list[MediaPart]) -> int:
-    """Bytes of the text in it; media parts are added to `media`."""
-    if isinstance(value, str):
-        return text_bytes(value)
+    """Bytes of the text in a content that is none itself; media parts are added to `media`."""
     if value is None:
         return 0
     if not isinstance(value, list):

@@ -35,11 +35,10 @@ class LlamaCppCompletion:
         self.name = f"llama_cpp_{path.removeprefix('/')}"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        read = openai_body.decode(_BODY, body)
+        read = openai_body.decode_body(_BODY, body)
         if read.prompt is msgspec.UNSET:
             raise InvalidRequest("prompt is missing.", param="prompt")
         cap, cap_tokens = _read_cap(read)
-        read.check_numbers()
         prompts = read_native_prompts(bytes(read.prompt))
         return InferenceRequest(
             model=read.model,

@@ -7,7 +7,7 @@ for being numbers at all (`1e400` and a seed of 5,000 digits are not); what they
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -61,34 +61,25 @@ class OpenAIBody(msgspec.Struct):
     prompt_cache_key: Raw = msgspec.UNSET
     session_id: Raw = msgspec.UNSET
 
-    # Looked at for being numbers at all.
-    temperature: Raw = msgspec.UNSET
-    top_p: Raw = msgspec.UNSET
-    top_k: Raw = msgspec.UNSET
-    min_p: Raw = msgspec.UNSET
-    seed: Raw = msgspec.UNSET
-    presence_penalty: Raw = msgspec.UNSET
-    frequency_penalty: Raw = msgspec.UNSET
-    repetition_penalty: Raw = msgspec.UNSET
-    length_penalty: Raw = msgspec.UNSET
-    logit_bias: Raw = msgspec.UNSET
-    logprobs: Raw = msgspec.UNSET
-    top_logprobs: Raw = msgspec.UNSET
-    prompt_logprobs: Raw = msgspec.UNSET
-    min_tokens: Raw = msgspec.UNSET
+    # Decoded for being numbers at all.
+    temperature: Any = msgspec.UNSET
+    top_p: Any = msgspec.UNSET
+    top_k: Any = msgspec.UNSET
+    min_p: Any = msgspec.UNSET
+    seed: Any = msgspec.UNSET
+    presence_penalty: Any = msgspec.UNSET
+    frequency_penalty: Any = msgspec.UNSET
+    repetition_penalty: Any = msgspec.UNSET
+    length_penalty: Any = msgspec.UNSET
+    logit_bias: Any = msgspec.UNSET
+    logprobs: Any = msgspec.UNSET
+    top_logprobs: Any = msgspec.UNSET
+    prompt_logprobs: Any = msgspec.UNSET
+    min_tokens: Any = msgspec.UNSET
     # Whole and strict: what ranks a request in the engine must be what was looked at.
     priority: Priority = msgspec.UNSET
-    thinking_token_budget: Raw = msgspec.UNSET
-    truncate_prompt_tokens: Raw = msgspec.UNSET
-
-    def check_numbers(self) -> None:
-        """Raises InvalidRequest where a sampling parameter holds what is no number to every reader, or far too much."""
-        for name in _NUMBERS:
-            raw = getattr(self, name)
-            if raw is not msgspec.UNSET:
-                if len(raw) > MEMBER_LIMIT_BYTES:
-                    raise InvalidRequest(f"{name} is larger than {MEMBER_LIMIT_BYTES} bytes.", param=name)
-                decode(_ANYTHING, bytes(raw), param=name)
+    thinking_token_budget: Any = msgspec.UNSET
+    truncate_prompt_tokens: Any = msgspec.UNSET
 
     @property
     def samples(self) -> int:
@@ -98,7 +89,7 @@ class OpenAIBody(msgspec.Struct):
     @property
     def may_truncate(self) -> bool:
         """The engine is asked to cut the prompt, so that none is too long."""
-        return raw_json(self.truncate_prompt_tokens) != b"null"
+        return self.truncate_prompt_tokens is not msgspec.UNSET and self.truncate_prompt_tokens is not None
 
     @property
     def engine_priority(self) -> int | None:
@@ -127,7 +118,7 @@ _NUMBERS = (
     "thinking_token_budget",
     "truncate_prompt_tokens",
 )
-_ANYTHING = msgspec.json.Decoder()
+_RAW_NUMBERS = msgspec.json.Decoder(msgspec.defstruct("_RawNumbers", [(name, Raw, msgspec.UNSET) for name in _NUMBERS]))
 
 
 class _CapMembers(msgspec.Struct):
@@ -144,6 +135,18 @@ class _UsageMembers(msgspec.Struct):
 _CAP_MEMBERS = msgspec.json.Decoder(_CapMembers)
 _USAGE_MEMBERS = msgspec.json.Decoder(_UsageMembers)
 _WHERE = re.compile(r" - at `\$\.?([A-Za-z_]\w*)?.*`$", re.DOTALL)
+
+
+def decode_body(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    """A whole body of OpenAI's formats. Raises InvalidRequest, also where a sampling parameter holds what is no number to
+    every reader, or far too much."""
+    if len(body) > MEMBER_LIMIT_BYTES:
+        read = decode(_RAW_NUMBERS, body)
+        for name in _NUMBERS:
+            raw = getattr(read, name)
+            if raw is not msgspec.UNSET and len(raw) > MEMBER_LIMIT_BYTES:
+                raise InvalidRequest(f"{name} is larger than {MEMBER_LIMIT_BYTES} bytes.", param=name)
+    return decode(decoder, body)
 
 
 def decode(decoder: msgspec.json.Decoder[_Body], body: bytes, *, param: str | None = None) -> _Body:

@@ -1,11 +1,22 @@
 """POST /v1/chat/completions."""
 
+from typing import Any
+
 import msgspec
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import Countable, InferenceRequest, Prompt
 from gateway.dialects import openai_body
-from gateway.dialects.chat_text import count_items, read_messages, schema_bytes
+from gateway.dialects.body_members import BodyMembers, decoder_of
+from gateway.dialects.chat_text import (
+    DECODE_LIMIT_BYTES,
+    ChatText,
+    count_items,
+    look_at_messages,
+    read_messages,
+    schema_bytes,
+    start_of,
+)
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body, error_event
@@ -33,8 +44,7 @@ _COUNTABLE = (
 )
 
 
-class _ChatBody(OpenAIBody):
-    messages: Raw = msgspec.UNSET
+class _ChatMembers(OpenAIBody):
     tools: Raw = msgspec.UNSET
     functions: Raw = msgspec.UNSET
     documents: Raw = msgspec.UNSET
@@ -43,16 +53,23 @@ class _ChatBody(OpenAIBody):
     chat_template: Raw = msgspec.UNSET
     chat_template_kwargs: Raw = msgspec.UNSET
     reasoning_effort: Raw = msgspec.UNSET
-    add_generation_prompt: Raw = msgspec.UNSET
-    continue_final_message: Raw = msgspec.UNSET
-    add_special_tokens: Raw = msgspec.UNSET
     mm_processor_kwargs: Raw = msgspec.UNSET
 
-    def raw(self, name: str) -> bytes:
-        return openai_body.raw_json(getattr(self, name))
+    def has(self, name: str) -> bool:
+        return openai_body.raw_json(getattr(self, name)) != b"null"
+
+
+class _ChatBody(_ChatMembers):
+    messages: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+
+
+class _LargeChatBody(_ChatMembers):
+    messages: Raw = msgspec.UNSET
 
 
 _CHAT_BODY = msgspec.json.Decoder(_ChatBody)
+_LARGE_CHAT_BODY = msgspec.json.Decoder(_LargeChatBody)
+_COUNTABLE_MEMBERS = decoder_of(_COUNTABLE)
 
 
 class OpenAIChat:
@@ -62,26 +79,21 @@ class OpenAIChat:
     path = "/v1/chat/completions"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        chat = openai_body.decode(_CHAT_BODY, body)
-        if chat.messages is msgspec.UNSET:
-            raise InvalidRequest("messages is missing.", param="messages")
+        chat, text, start = _read(body)
         cap, cap_tokens = openai_body.read_cap(chat, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
-        chat.check_numbers()
-        messages = bytes(chat.messages)
-        text = read_messages(messages)
+        schemas = [bytes(raw) for name in _SCHEMAS if (raw := getattr(chat, name)) is not msgspec.UNSET]
+        may_be_cut = chat.may_truncate
         prompt = Prompt(
-            text_bytes=text.text_bytes + sum(schema_bytes(chat.raw(name)) for name in _SCHEMAS),
+            text_bytes=text.text_bytes + sum(map(schema_bytes, schemas)),
             messages=text.messages,
-            tools=count_items(chat.raw("tools")) + count_items(chat.raw("functions")),
+            tools=_count_tools(chat) if schemas else 0,
             media_parts=text.media_parts,
             # Such arguments change what an image becomes.
-            media=text.media if chat.raw("mm_processor_kwargs") == b"null" else (),
-            may_be_cut=chat.may_truncate,
-            has_own_template=chat.raw("chat_template") != b"null",
-            least_text_bytes=0 if chat.may_truncate else text.least_bytes,
+            media=() if chat.has("mm_processor_kwargs") else text.media,
+            may_be_cut=may_be_cut,
+            has_own_template=chat.has("chat_template"),
+            least_text_bytes=0 if may_be_cut else text.least_bytes,
         )
-        countable = {name: bytes(getattr(chat, name)) for name in _COUNTABLE if getattr(chat, name) is not msgspec.UNSET}
-        countable["messages"] = messages
         return InferenceRequest(
             model=chat.model,
             prompts=(prompt,),
@@ -92,9 +104,9 @@ class OpenAIChat:
             n=chat.samples,
             best_of=chat.best_of or 1,
             wants_usage=chat.wants_usage,
-            affinity=openai_body.affinity(chat, messages),
+            affinity=openai_body.affinity(chat, start),
             priority=chat.engine_priority,
-            countable=Countable(chat=countable),
+            countable=Countable(chat=BodyMembers(body, _COUNTABLE_MEMBERS)),
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
@@ -117,3 +129,21 @@ class OpenAIChat:
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)
+
+
+def _read(body: bytes) -> tuple[_ChatMembers, ChatText, bytes]:
+    """The members, what was found in the messages, and their start. A body that is not large is decoded in one go."""
+    if len(body) <= DECODE_LIMIT_BYTES:
+        chat = openai_body.decode_body(_CHAT_BODY, body)
+        if chat.messages is not msgspec.UNSET:
+            return chat, look_at_messages(chat.messages, len(body)), start_of(chat.messages)
+    else:
+        large = openai_body.decode_body(_LARGE_CHAT_BODY, body)
+        if large.messages is not msgspec.UNSET:
+            raw = bytes(large.messages)
+            return large, read_messages(raw), raw[: openai_body.AFFINITY_BYTES]
+    raise InvalidRequest("messages is missing.", param="messages")
+
+
+def _count_tools(chat: _ChatMembers) -> int:
+    return count_items(openai_body.raw_json(chat.tools)) + count_items(openai_body.raw_json(chat.functions))

@@ -34,9 +34,8 @@ class OpenAICompletions:
     path = "/v1/completions"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        completions = openai_body.decode(_COMPLETIONS_BODY, body)
+        completions = openai_body.decode_body(_COMPLETIONS_BODY, body)
         cap, cap_tokens = openai_body.read_cap(completions, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
-        completions.check_numbers()
         read = read_prompts(
             openai_body.raw_json(completions.prompt),
             suffix=completions.suffix,

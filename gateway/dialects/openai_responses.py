@@ -72,7 +72,7 @@ class OpenAIResponses:
     path = "/v1/responses"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        read = openai_body.decode(_BODY, body)
+        read = openai_body.decode_body(_BODY, body)
         if read.input is msgspec.UNSET:
             raise InvalidRequest("input is missing.", param="input")
         if read.background:
@@ -82,7 +82,6 @@ class OpenAIResponses:
                 param="background",
             )
         cap, cap_tokens = openai_body.read_cap(read, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
-        read.check_numbers()
         raw = bytes(read.input)
         text = read_input(raw)
         tools = _read_tools(read.raw("tools"))
