@@ -72,6 +72,12 @@ class Capacity:
     bytes_per_block: int | None = None
     assumptions: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    context_blocks: int | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """context_blocks: of one sequence as long as the context, None where that is not known."""
+        context = self.weighing.max_context
+        object.__setattr__(self, "context_blocks", None if context is None else self.weighing.sequence_blocks(context))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Roster:
         self._prober = prober
         self._on_change = on_change
         self._watches: dict[BackendName, Watch] = {}
+        # As they were asked for, until a view of some backend is another.
+        self._pools: dict[tuple[BackendName, ...], Pool] = {}
         for spec in specs:
             self._watches[spec.name] = Watch(
                 spec,
@@ -70,13 +72,14 @@ class Roster:
                 queue_timeout_s=queue_timeout_s,
                 written_blocks=partial(written_blocks, spec.name),
                 changed=self._changed,
+                seen=self._pools.clear,
                 read=on_reading,
             )
         self._tasks: list[asyncio.Task[None]] = []
         self._refreshing = asyncio.Lock()
         self._refreshed_at = float("-inf")
         self._members: Mapping[str, tuple[BackendName, ...]] = {}
-        self._open_members: tuple[BackendName, ...] = ()
+        self._unlisted: tuple[BackendName, ...] = ()
         self._ready = False
         self._sort_pools()
 
@@ -124,13 +127,12 @@ class Roster:
 
     def pool_for(self, model: str | None) -> Pool | None:
         """The backends that serve `model`; None for a model that nobody lists where there is more than one pool."""
-        members = self._members.get(model) if model is not None else None
-        if members is None:
-            pools = set(self._members.values()) or {tuple(self._watches)}
-            members = next(iter(pools)) if len(pools) == 1 else self._open_members
-        if not members:
-            return None
-        return Pool(PoolName("+".join(members)), tuple(self._watches[name].view for name in members))
+        members = self._members.get(model, self._unlisted) if model is not None else self._unlisted
+        pool = self._pools.get(members)
+        if pool is None and members:
+            pool = Pool(PoolName("+".join(members)), tuple(self._watches[name].view for name in members))
+            self._pools[members] = pool
+        return pool
 
     def models(self) -> tuple[str, ...]:
         """Every listed model, in order."""
@@ -175,11 +177,13 @@ class Roster:
         self._on_change(view)
 
     def _sort_pools(self) -> None:
-        """Who serves what. A backend that has not told its models stands in every pool."""
+        """Who serves what. A backend that has not told its models stands in every pool; a model that nobody lists is served
+        by the only pool, else by those who have not told theirs."""
         listed = {name: watch.view.models for name, watch in self._watches.items()}
-        self._open_members = tuple(name for name, models in listed.items() if not models)
         every_model = dict.fromkeys(model for models in listed.values() for model in models)
         self._members = {
             model: tuple(sorted(name for name, models in listed.items() if not models or model in models))
             for model in every_model
         }
+        pools = set(self._members.values()) or {tuple(self._watches)}
+        self._unlisted = next(iter(pools)) if len(pools) == 1 else tuple(name for name, models in listed.items() if not models)

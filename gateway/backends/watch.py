@@ -68,12 +68,13 @@ class Watch:
         queue_timeout_s: float,
         written_blocks: Callable[[], int],
         changed: Callable[[BackendView], None],
+        seen: Callable[[], None] = lambda: None,
         read: Callable[[BackendView], None] = lambda view: None,
     ) -> None:
         """written_blocks: the most blocks that requests of ours can have written there by now.
 
-        changed: told each view in which something is new that admission must know. read: told the view after each round of
-        questions that was answered.
+        seen: told that the view is another. changed: told each view in which something is new that admission must know. read:
+        told the view after each round of questions that was answered.
         """
         self.spec = spec
         self.probe = probe
@@ -84,6 +85,7 @@ class Watch:
         self._queue_timeout_s = queue_timeout_s
         self._written_blocks = written_blocks
         self._changed = changed
+        self._seen = seen
         self._read = read
         self._health = Health(now=clock.now())
         self._given = spec.given
@@ -342,6 +344,7 @@ class Watch:
 
     def _update(self) -> None:
         before, self.view = self.view, self._make_view()
+        self._seen()
         if _admission_part(before) != _admission_part(self.view):
             self._changed(self.view)
 

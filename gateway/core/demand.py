@@ -1,9 +1,12 @@
-"""Demand: the tokens a request may occupy at most. Usage: the tokens that its answer says it took."""
+"""Demand: the tokens a request may occupy at most. Usage: the tokens that its answer says it took.
+
+What is made for every request is not frozen, which would make it three times as dear; nobody changes it all the same.
+"""
 
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SequenceDemand:
     """`samples` sequences of one prompt, each of up to `prompt_tokens + output_tokens` tokens."""
 
@@ -12,7 +15,7 @@ class SequenceDemand:
     samples: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Demand:
     """Everything a request may hold at once. Sequences are rounded up each for itself; a shared prompt earns no discount."""
 

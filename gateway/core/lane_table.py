@@ -43,7 +43,7 @@ class LaneTerms:
         return min(caps, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestSize:
     """A request beside the largest backend that it may run on.
 
@@ -77,15 +77,20 @@ class LaneTable:
     def choose(self, size: RequestSize, *, asked: str | None, allowed: tuple[LaneName, ...]) -> LaneTerms:
         """The lane of a request. asked: what its caller wishes, None if nothing. allowed: by the tenant's terms, in their
         order; empty: every open lane. Names of lanes that are not here count as not named."""
-        known = [lane for name in allowed for lane in self.lanes if lane.name == name]
-        usable = known or [lane for lane in self.lanes if lane.is_open]
-        for lane in usable:
-            if lane.name == asked and lane.by_header:
-                return lane
+        usable = [lane for lane in self.lanes if lane.is_open]
+        if allowed:
+            usable = [lane for name in allowed for lane in self.lanes if lane.name == name] or usable
+        if asked is not None:
+            for lane in usable:
+                if lane.name == asked and lane.by_header:
+                    return lane
         fitting = [lane for lane in usable if _has_size(lane) and _is_above(lane, size)]
         if fitting:
             return max(fitting, key=lambda lane: _least_blocks(lane, size))
-        return next((lane for lane in usable if not _has_size(lane)), usable[0])
+        for lane in usable:
+            if not _has_size(lane):
+                return lane
+        return usable[0]
 
 
 def _has_size(lane: LaneTerms) -> bool:
@@ -100,9 +105,11 @@ def _is_above(lane: LaneTerms, size: RequestSize) -> bool:
             return False
     if lane.above_tokens is not None and size.tokens <= lane.above_tokens:
         return False
-    if lane.above_share is None:
+    share = lane.above_share
+    if share is None:
         return True
-    return size.budget_blocks is not None and size.blocks > lane.above_share * size.budget_blocks
+    # In whole numbers: arithmetic of fractions costs as much as all else that is done for a request here.
+    return size.budget_blocks is not None and size.blocks * share.denominator > share.numerator * size.budget_blocks
 
 
 def _least_blocks(lane: LaneTerms, size: RequestSize) -> Fraction:

@@ -49,7 +49,7 @@ class CountKind(Enum):
     BOUND_ONLY = "bound_only"  # a bound, and no exact count can be had
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PromptCount:
     """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then.
 
@@ -62,13 +62,15 @@ class PromptCount:
 
     @property
     def largest(self) -> int | None:
+        if len(self.tokens) == 1:
+            return self.tokens[0]
         known = [count for count in self.tokens if count is not None]
         return max(known) if len(known) == len(self.tokens) else None
 
     @property
     def total(self) -> int:
         """Tokens of all prompts that are known."""
-        return sum(count for count in self.tokens if count is not None)
+        return sum([count for count in self.tokens if count is not None])
 
 
 def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:
@@ -79,7 +81,7 @@ def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:
     return PromptCount(tuple(count + slack_tokens for count in tokens), CountKind.BOUND_ONLY)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Offer:
     """blocks, seats: what is held. demand: tokens behind it. cap_to_write: output tokens per sequence, None: none.
 
@@ -98,8 +100,8 @@ class Offer:
         return Need(
             self.blocks,
             self.seats,
-            prompt_tokens=max(group.prompt_tokens for group in groups),
-            output_tokens=max(group.output_tokens for group in groups),
+            prompt_tokens=max([group.prompt_tokens for group in groups]),
+            output_tokens=max([group.output_tokens for group in groups]),
             weighing=self.weighing,
         )
 
@@ -167,7 +169,7 @@ def make_offer(
     return _capped(sequences, cap, budget)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sequences:
     """All sequences of one request on one backend, as functions of their output cap. longest: the longest prompt (tokens)."""
 
@@ -182,7 +184,7 @@ class _Sequences:
         return self.samples * len(self.count.tokens)
 
     def demand(self, cap: int) -> Demand:
-        return Demand(tuple(SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens))
+        return Demand(tuple([SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens]))
 
     def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
         demand = self.demand(cap)

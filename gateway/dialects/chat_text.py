@@ -56,7 +56,7 @@ _PARTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ANY = msgspec.json.Decoder()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChatText:
     """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
 
@@ -113,20 +113,22 @@ def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> ChatTex
 
 
 def start_of(messages: list[dict[str, Any]]) -> bytes:
-    """What placement hashes of messages: the first texts in them, whatever they are called."""
-    found: list[str] = []
-    room = AFFINITY_BYTES
-    left: list[Any] = messages[::-1]
-    while left and room > 0:
-        value = left.pop()
+    """What placement hashes of messages: the first texts in them."""
+    start = ""
+    for message in messages:
+        start = _add_texts(start, message)
+        if len(start) >= AFFINITY_BYTES:
+            break
+    return start.encode()[:AFFINITY_BYTES]
+
+
+def _add_texts(start: str, holder: dict[str, Any] | list[Any]) -> str:
+    for value in holder.values() if isinstance(holder, dict) else holder:
         if isinstance(value, str):
-            found.append(value[:room])
-            room -= len(value)
-        elif isinstance(value, dict):
-            left += reversed(value.values())
-        elif isinstance(value, list):
-            left += reversed(value)
-    return "\n".join(found).encode()[:AFFINITY_BYTES]
+            start += value[:AFFINITY_BYTES]
+        elif isinstance(value, dict | list) and len(start) < AFFINITY_BYTES:
+            start = _add_texts(start, value)
+    return start
 
 
 def _content(value: Any, media: list[MediaPart]) -> int:

@@ -186,20 +186,24 @@ def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[s
     Raises InvalidRequest for a cap below 1, but for 0 where `echo` makes it legal (the engine then runs one token), and
     for one cap that lifts another.
     """
-    values = [getattr(body, name) for name in obeyed]
-    state = CapState.ABSENT if all(value is msgspec.UNSET for value in values) else CapState.NULL
-    cap: int | None = None
-    for name, value in zip(obeyed, values, strict=True):
-        if not isinstance(value, int):
+    state, cap = CapState.ABSENT, None
+    for name in obeyed:
+        value = getattr(body, name)
+        if value is msgspec.UNSET:
+            continue
+        if value is None:
+            state = CapState.NULL if cap is None else state
             continue
         least = 0 if name == "max_tokens" and "max_completion_tokens" not in obeyed and body.echo else 1
         if value < least:
             raise InvalidRequest(f"{name} must be at least {least}, got {value}.", param=name)
         if cap is None:
             state, cap = CapState.SET, max(value, 1)
+    if cap is None:
+        return state, None
     for name in also_obeyed:
         value = getattr(body, name)
-        if cap is not None and isinstance(value, int):
+        if isinstance(value, int):
             if value < 0:
                 raise InvalidRequest(f"{name} {value} (no limit) contradicts the other cap of this request.", param=name)
             cap = max(cap, value)

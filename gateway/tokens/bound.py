@@ -73,4 +73,4 @@ def prompt_least(prompt: Prompt) -> int:
 
 def is_exact(request: InferenceRequest) -> bool:
     """Every prompt of the request came as token ids, so that its bound is its length."""
-    return all(prompt.token_ids is not None for prompt in request.prompts)
+    return None not in [prompt.token_ids for prompt in request.prompts]

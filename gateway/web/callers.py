@@ -9,17 +9,15 @@ import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
 from gateway.core.tenant import TenantTerms
 from gateway.keys_file import MOST_PRIORITY, Keys, read_keys_file
-from gateway.relay.headers import CREDENTIALS, Header, header_value
+from gateway.relay.headers import CREDENTIALS, Header
+from gateway.web.asked import PRIORITY, Asked
 
 log = logging.getLogger("kvgate.callers")
-
-PRIORITY_HEADER: Final = b"x-kvgate-priority"
 
 
 class Callers:
@@ -57,7 +55,8 @@ class Callers:
         Raises InvalidRequest (unauthorized) for a key that is not known, or for none where one is needed.
         """
         keys = self._keys
-        brought = [key for name, value in headers if (key := _key_in(name, value)) is not None] if self.are_known else []
+        found = [] if self._path is None else [_key_in(name, value) for name, value in headers]
+        brought = [key for key in found if key is not None]
         for key in brought:
             terms = keys.find(key)
             if terms is not None:
@@ -82,12 +81,12 @@ def _key_in(name: bytes, value: bytes) -> bytes | None:
     return value.strip()
 
 
-def asked_priority(headers: Sequence[Header], body_priority: int | None) -> int | None:
+def asked_priority(asked: Asked, body_priority: int | None) -> int | None:
     """The priority that a client asks for, in its header or else in its body; None if it asks for none.
 
     On both the lower number goes first. What is no whole number asks for nothing.
     """
-    said = header_value(headers, PRIORITY_HEADER)
+    said = asked.get(PRIORITY)
     if said is not None:
         try:
             return max(min(int(said), MOST_PRIORITY), -MOST_PRIORITY) if len(said) <= 16 else None

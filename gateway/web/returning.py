@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.relay.headers import CREDENTIALS, Header, header_value
+from gateway.relay.headers import CREDENTIALS, Header
+from gateway.web.asked import RETRY_COUNT, Asked
 
 MOST_REMEMBERED: Final = 8192
 # A client's clock and the way to it may make it a little early; late it may be by as much as it was told to wait, and a few
@@ -43,9 +44,9 @@ class _Refusal:
     not_after: float
 
 
-def says_it_returns(headers: Sequence[Header]) -> bool:
+def says_it_returns(asked: Asked) -> bool:
     """Whether the client says that it has tried before."""
-    count = header_value(headers, b"x-stainless-retry-count")
+    count = asked.get(RETRY_COUNT)
     return count is not None and count.isdigit() and count.strip(b"0") != b""
 
 

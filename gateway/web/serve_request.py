@@ -19,8 +19,8 @@ from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
-from gateway.relay.headers import header_value
 from gateway.relay.stream import Answer
+from gateway.web.asked import EXPECT, asked_of
 from gateway.web.callers import asked_priority
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
@@ -44,7 +44,6 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     """Serve one call of an inference route, as an ASGI application would."""
     client = AsgiDownstream(receive, send)
     journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
-    journal.trace = trace_context(scope["headers"])
     rooms.open_requests.add(journal)
     line = Line(rooms, dialect, scope, client, journal)
     outcome = Outcome.GATEWAY_ERROR
@@ -96,8 +95,10 @@ class Line:
         self._client = client
         self._journal = journal
         self._headers: Headers = scope["headers"]
+        self._asked = asked_of(self._headers)
+        journal.trace = trace_context(self._asked)
         self._query: bytes = scope.get("query_string", b"")
-        self._patience_s = usable_patience(self._headers)
+        self._patience_s = usable_patience(self._asked)
         self._first_arrived = journal.timeline.arrived
         self._body = b""  # as it came, for as long as the request may still be refused for the time being
         self._words: WaitingWords | None = None
@@ -115,7 +116,7 @@ class Line:
         """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
         rooms, journal = self._rooms, self._journal
         terms = journal.terms = rooms.callers.identify(self._headers)
-        if header_value(self._headers, b"expect") is not None:
+        if EXPECT in self._asked:
             refuse_unread(rooms)
         self._body = body = await self._read_body()
         self._client.watch()
@@ -153,7 +154,7 @@ class Line:
     async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
         rooms, journal, terms = self._rooms, self._journal, self._journal.terms
         arrived = journal.timeline.arrived
-        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._headers, terms)
+        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._asked, terms)
         journal.lane = lane.name
         waits_s = rooms.choices.queue_timeout_s if lane.deadline_s is None else lane.deadline_s
         limits_s = (waits_s, rooms.choices.ttft_target_s, self._patience_s)
@@ -164,7 +165,7 @@ class Line:
             arrived=self._first_arrived,
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
             terms=terms,
-            priority=terms.priority_of(asked_priority(self._headers, request.priority)),
+            priority=terms.priority_of(asked_priority(self._asked, request.priority)),
             lane=lane.name,
             affinity=request.affinity,
             prompt_tokens=weighed.count.total,
@@ -183,7 +184,7 @@ class Line:
     async def _find_first_try(self) -> None:
         """Who was refused and comes back as it was told stands where its first try would stand."""
         rooms = self._rooms
-        if says_it_returns(self._headers):
+        if says_it_returns(self._asked):
             mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._headers)
             first_arrived = rooms.returning.arrived(mark, now=rooms.clock.now())
             self._first_arrived = first_arrived if first_arrived is not None else self._first_arrived

@@ -5,11 +5,10 @@ Callers choose these ids, so only what has exactly the standard's shape and leng
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-TRACEPARENT: Final = b"traceparent"
+from gateway.web.asked import TRACEPARENT, Asked
 
 _SHAPE: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?", re.DOTALL)
 _NO_TRACE: Final = b"0" * 32
@@ -24,12 +23,12 @@ class TraceContext:
     parent_id: str
 
 
-def trace_context(headers: Iterable[tuple[bytes, bytes]]) -> TraceContext | None:
+def trace_context(asked: Asked) -> TraceContext | None:
     """The context of a request; None without one, with two, or with one that is not what the standard says it is."""
-    values = [value for name, value in headers if name.lower() == TRACEPARENT]
-    if len(values) != 1:
+    value = asked.get(TRACEPARENT)
+    if value is None:
         return None
-    found = _SHAPE.fullmatch(values[0].strip())
+    found = _SHAPE.fullmatch(value.strip())
     if found is None:
         return None
     version, trace_id, parent_id, more = found.groups()

@@ -25,7 +25,7 @@ from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Weighed:
     """A request with what it would hold on each backend that can serve it. would_refuse: only in observe mode.
 
@@ -53,7 +53,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
     Raises InvalidRequest where none ever can, with the numbers of the one that comes nearest; Rejected where no backend
     has told its capacity yet.
     """
-    known = [view for view in pool.backends if view.capacity is not None]
+    known = pool.planned
     if not known and rooms.choices.mode is Mode.ENFORCE:
         healthy = sum(view.healthy for view in pool.backends)
         raise Rejected(
@@ -63,7 +63,8 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             retry_after_s=None,
         )
     cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
-    count = bound_of(request, [rooms.media.get(view.name, NO_COSTS) for view in pool.backends])
+    media = [rooms.media.get(view.name, NO_COSTS) for view in pool.backends] if rooms.media else ()
+    count = bound_of(request, media)
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
@@ -86,7 +87,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
     raise InvalidRequest(nearest.message, reason=nearest.reason, param=nearest.param, facts=nearest.facts)
 
 
-def _refuse_overlong(views: list[BackendView], request: InferenceRequest) -> None:
+def _refuse_overlong(views: Sequence[BackendView], request: InferenceRequest) -> None:
     """Raises InvalidRequest for a prompt that passes every context by its bytes alone: too large to be counted, or to wait."""
     contexts = [view.capacity.weighing.max_context for view in views if view.capacity is not None]
     least = max(map(prompt_least, request.prompts), default=0)
@@ -122,7 +123,7 @@ def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> Pro
 
     media: what the backends that may run it make of images and the like; the dearest counts.
     """
-    bounds = tuple(prompt_bound(prompt, media) for prompt in request.prompts)
+    bounds = tuple([prompt_bound(prompt, media) for prompt in request.prompts])
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
@@ -137,7 +138,7 @@ async def _count_exactly(counter: Counting, asked: list[BackendView], request: I
 
 def reweigh(weighed: Weighed, request: InferenceRequest, count: PromptCount, choices: Choices) -> Weighed:
     """The request by an exact count that came later. Where it now turns out unfit, what was weighed before holds."""
-    offers, _, _ = _offers([view for view in weighed.pool.backends if view.capacity is not None], request, count, choices)
+    offers, _, _ = _offers(weighed.pool.planned, request, count, choices)
     return replace(weighed, count=count, offers={name: offers.get(name, offer) for name, offer in weighed.offers.items()})
 
 
@@ -149,7 +150,7 @@ def weigh_anew(rooms: Rooms, weighed: Weighed, request: InferenceRequest) -> Wei
     that no context holds any more keeps what it had, and the engine refuses it.
     """
     pool = replace(weighed.pool, backends=tuple(rooms.roster.view(view.name) for view in weighed.pool.backends))
-    known = [view for view in pool.backends if view.capacity is not None]
+    known = pool.planned
     offers, unfit, count_first = _offers(known, request, weighed.count, rooms.choices)
     if count_first:
         by_bound, too_large, _ = _offers(
@@ -168,7 +169,7 @@ def weigh_anew(rooms: Rooms, weighed: Weighed, request: InferenceRequest) -> Wei
 
 
 def _offers(
-    views: list[BackendView], request: InferenceRequest, count: PromptCount, choices: Choices
+    views: Sequence[BackendView], request: InferenceRequest, count: PromptCount, choices: Choices
 ) -> tuple[dict[BackendName, Offer], list[Unfit], list[BackendView]]:
     """What fits, what never will, and the backends on which that depends on the exact count."""
     offers: dict[BackendName, Offer] = {}

@@ -184,7 +184,7 @@ def affinity(members: str) -> bytes:
 def test_a_session_key_decides_the_place_else_the_start_of_the_messages() -> None:
     assert affinity('"prompt_cache_key":"s1","session_id":"s2"') == b'"s1"'
     assert affinity('"prompt_cache_key":null,"session_id":"s2"') == b'"s2"'
-    assert affinity('"user":"everybody"') == b"user\nping"
+    assert affinity('"user":"everybody"') == b"userping"
     assert len(affinity('"session_id":"' + "s" * 5_000 + '"')) == 1_024
 
 

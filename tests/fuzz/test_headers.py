@@ -8,6 +8,7 @@ from fuzz.mutation import mutate, try_all
 from gateway.core.errors import InvalidRequest
 from gateway.relay.headers import answer_headers, onward_headers
 from gateway.relay.upstream_request import write_request
+from gateway.web.asked import asked_of
 from gateway.web.patience import patience_of
 
 FIELDS = [
@@ -50,7 +51,7 @@ def fields(data: bytes) -> list[tuple[bytes, bytes]]:
 def check_headers(data: bytes, dice: random.Random) -> None:
     pairs = fields(data)
     authorization = dice.choice((None, b"Bearer ours"))
-    patience = patience_of(pairs)
+    patience = patience_of(asked_of(pairs))
     assert patience is None or 0 < patience < float("inf")
     try:
         onward = onward_headers(pairs, host=b"engine:1", authorization=authorization)
@@ -94,7 +95,7 @@ def test_mutated_request_lines_are_one_line_or_refused(fuzz_inputs: int) -> None
 
 @pytest.mark.parametrize("value", [b"nan", b"inf", b"-inf", b"1e400", b"", b" ", b"1_0", b"\xd9\xa1", b"0", b"-0.0", b"1e-400"])
 def test_a_patience_that_is_no_positive_number_says_nothing(value: bytes) -> None:
-    patience = patience_of([(b"x-request-timeout", value)])
+    patience = patience_of({b"x-request-timeout": value})
     assert patience is None or patience > 0
 
 

@@ -10,6 +10,7 @@ from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
 from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.keys_file import MOST_PRIORITY
+from gateway.web.asked import asked_of
 from gateway.web.callers import Callers, asked_priority
 from support.keys import keys_file
 
@@ -116,4 +117,4 @@ def test_a_broken_file_leaves_the_keys_as_they_were_and_says_so_once(
 )
 def test_a_client_asks_for_a_priority_by_header_or_by_body(header: bytes | None, body: int | None, asked: int | None) -> None:
     headers = [] if header is None else [(b"X-Kvgate-Priority", header)]
-    assert asked_priority(headers, body) == asked
+    assert asked_priority(asked_of(headers), body) == asked

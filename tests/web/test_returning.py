@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gateway.dialects import DIALECTS
+from gateway.web.asked import asked_of
 from gateway.web.returning import MOST_CREDIT_S, MOST_REMEMBERED, Returning, says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
@@ -23,7 +24,7 @@ KEY = (b"Authorization", b"Bearer a")
     ("count", "returns"), [(None, False), (b"0", False), (b"00", False), (b"1", True), (b"2", True), (b"x", False)]
 )
 def test_an_sdk_says_that_it_has_tried_before(count: bytes | None, returns: bool) -> None:
-    assert says_it_returns([] if count is None else [(b"X-Stainless-Retry-Count", count)]) is returns
+    assert says_it_returns(asked_of([] if count is None else [(b"X-Stainless-Retry-Count", count)])) is returns
 
 
 def test_a_refusal_counts_from_the_told_time_on_once() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.web.asked import TRACEPARENT, asked_of
 from gateway.web.trace_context import TraceContext, trace_context
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -11,7 +12,7 @@ GOOD = f"00-{TRACE}-{PARENT}-01"
 
 
 def read(*values: str) -> TraceContext | None:
-    return trace_context([(b"host", b"gateway"), *((b"Traceparent", value.encode("latin-1")) for value in values)])
+    return trace_context(asked_of([(b"host", b"gateway"), *((b"Traceparent", value.encode("latin-1")) for value in values)]))
 
 
 @pytest.mark.parametrize(
@@ -52,5 +53,5 @@ def test_none_is_none_and_two_are_none() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_it_and_what_is_read_is_short_and_harmless(value: bytes) -> None:
-    found = trace_context([(b"traceparent", value)])
+    found = trace_context({TRACEPARENT: value})
     assert found is None or (len(found.trace_id), len(found.parent_id)) == (32, 16)

@@ -87,13 +87,17 @@ class Weighing:
         """Blocks of one sequence of `total_tokens` = prompt + output, cut at the context."""
         if self.whole_context_blocks is not None:
             return self.whole_context_blocks + self.spare_blocks
-        if self.max_context is not None:
-            total_tokens = min(total_tokens, self.max_context)
-        return max(1, self._written_blocks(max(total_tokens - 1, 0))) + self.spare_blocks
+        if self.max_context is not None and total_tokens > self.max_context:
+            total_tokens = self.max_context
+        blocks = self._written_blocks(total_tokens - 1 if total_tokens > 1 else 0)
+        return (max(1, blocks)) + self.spare_blocks
 
     def blocks(self, demand: Demand) -> int:
         """Blocks of a whole demand: each sequence rounded up for itself."""
-        return sum(group.samples * self.sequence_blocks(group.prompt_tokens + group.output_tokens) for group in demand.groups)
+        blocks = 0
+        for group in demand.groups:
+            blocks += group.samples * self.sequence_blocks(group.prompt_tokens + group.output_tokens)
+        return blocks
 
     def tokens_within(self, blocks: int, sequences: int) -> int:
         """The largest prompt + output that each of `sequences` equal sequences can have within `blocks`; 0 if none can."""
