@@ -1,9 +1,10 @@
 """Log lines: one record, one line, as text for a person or as JSON for a machine. The only file that configures logging.
 
-A record's message is its event; what belongs to it as data comes as `extra={"fields": {...}}`.
+A record's message is its event; what belongs to it as data comes as `extra={"fields": {...}}`, or as a struct of fields in
+an `Event`, for what is logged of every request.
 
-Whoever logs never waits: one thread writes the lines. Where nobody takes them (a full pipe, a slow terminal), a bounded
-number waits, and what comes beyond is dropped, counted, and said once there is room again.
+Whoever logs never waits: one thread writes the lines, many at a time. Where nobody takes them (a full pipe, a slow
+terminal), a bounded number waits, and what comes beyond is dropped, counted, and said once there is room again.
 """
 
 import json
@@ -15,10 +16,17 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Final, TextIO
 
+import msgspec
+
 # Some seconds of a busy gateway, and no more than some megabytes.
-_WAITING_RECORDS: Final = 4_096
+_WAITING_LINES: Final = 4_096
+# To wake a thread costs more than to make a line. So it lets some gather before it writes, unless somebody waits for them.
+_GATHER_S: Final = 0.05
+# What is written at once. A pipe that others write to as well has room for it, so their lines are not torn apart by ours.
+_WRITE_BYTES: Final = 16_384
 # At the end what waits is still written, but an end that nobody reads must not be waited for.
 _LAST_LINES_S: Final = 2.0
 
@@ -70,37 +78,74 @@ def _handler(out: TextIO) -> logging.Handler:
     return Writer(descriptor)
 
 
-class Writer(logging.Handler):
-    """Hands records to a thread of its own, which formats and writes them to a file descriptor.
+class Event:
+    """What is logged so often that logging must not look up for each record where it comes from: its thread, its line of code.
 
-    The descriptor is written to directly: a thread that waits inside of `sys.stderr` would hold its lock for ever.
-    dropped: records that found no room.
+    The record is made once; each one is a copy of it with its own instant and fields, and goes the way of all records.
     """
 
-    def __init__(self, descriptor: int, *, waiting: int = _WAITING_RECORDS) -> None:
+    def __init__(self, logger: str, text: str) -> None:
+        self._logger = logging.getLogger(logger)
+        self._like = {
+            level: vars(logging.LogRecord(logger, level, __file__, 0, text, (), None))
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+        }
+
+    def is_heard(self, level: int) -> bool:
+        return self._logger.isEnabledFor(level)
+
+    def log(self, level: int, fields: msgspec.Struct) -> None:
+        """fields: of a struct with `omit_defaults`, so that what is None is left out."""
+        record = object.__new__(logging.LogRecord)
+        record.__dict__.update(self._like[level])
+        record.created = now = time.time()
+        record.msecs = now % 1 * 1000
+        record.__dict__["fields"] = fields
+        self._logger.handle(record)
+
+
+class Writer(logging.Handler):
+    """Makes a line of each record, and has a thread of its own which writes the lines to a file descriptor.
+
+    The descriptor is written to directly: a thread that waits inside of `sys.stderr` would hold its lock for ever.
+    """
+
+    def __init__(self, descriptor: int, *, waiting: int = _WAITING_LINES) -> None:
         super().__init__()
-        self.dropped = 0
+        self._had_no_room = 0
+        self._not_written = 0
         self._told = 0
         self._descriptor = descriptor
         self._limit = waiting
-        self._waiting: deque[logging.LogRecord | threading.Event] = deque()
+        self._waiting: deque[bytes | threading.Event] = deque()
         self._some = threading.Event()
+        self._at_once = threading.Event()
         self._thread: threading.Thread | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Lines that found no room, or that nobody would take."""
+        return self._had_no_room + self._not_written
+
+    def createLock(self) -> None:  # noqa: N802 - logging's name
+        """None is needed: what `emit` shares with the thread is one append."""
+        self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self._waiting) >= self._limit:
-            self.dropped += 1
+            self._had_no_room += 1
         else:
-            self._put(record)
+            self._put(self._line(record))
 
     def flush(self) -> None:
         """Wait until what was logged so far is written, for a bounded time. The interpreter's end calls it, too."""
         if self._thread is not None:
             reached = threading.Event()
             self._put(reached)
+            self._at_once.set()
             reached.wait(_LAST_LINES_S)
 
-    def _put(self, entry: logging.LogRecord | threading.Event) -> None:
+    def _put(self, entry: bytes | threading.Event) -> None:
         self._waiting.append(entry)
         if not self._some.is_set():
             self._some.set()
@@ -108,32 +153,44 @@ class Writer(logging.Handler):
             self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
             self._thread.start()
 
-    def _run(self) -> None:
-        while True:
-            self._some.wait()
-            self._some.clear()
-            while self._waiting:
-                entry = self._waiting.popleft()
-                if isinstance(entry, logging.LogRecord):
-                    self._write(entry)
-                else:
-                    self._tell_dropped()
-                    entry.set()
-            self._tell_dropped()
-
-    def _write(self, record: logging.LogRecord) -> None:
+    def _line(self, record: logging.LogRecord) -> bytes:
         try:
             line = self.format(record)
         except Exception:
             line = f"a log record of {record.name} ({record.filename}:{record.lineno}) cannot be written as a line"
-        data = (line + "\n").encode("utf-8", "backslashreplace")
+        return (line + "\n").encode("utf-8", "backslashreplace")
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            self._at_once.wait(_GATHER_S)
+            self._at_once.clear()
+            self._some.clear()
+            while self._waiting:
+                self._write_some()
+            self._tell_dropped()
+
+    def _write_some(self) -> None:
+        """Write the lines that came first, up to one after which somebody waits."""
+        data = bytearray()
+        while self._waiting and len(data) < _WRITE_BYTES:
+            entry = self._waiting.popleft()
+            if not isinstance(entry, bytes):
+                self._write(data)
+                self._tell_dropped()
+                entry.set()
+                return
+            data += entry
+        self._write(data)
+
+    def _write(self, data: bytes | bytearray) -> None:
         while data:
             try:
                 data = data[os.write(self._descriptor, data) :]
             except BlockingIOError:  # whoever shares the pipe has made it so
                 time.sleep(0.05)
             except OSError:  # nobody is there any more, or the disk is full
-                self.dropped += 1
+                self._not_written += data.count(b"\n")
                 return
 
     def _tell_dropped(self) -> None:
@@ -141,7 +198,7 @@ class Writer(logging.Handler):
         if dropped > self._told:
             text = f"{dropped - self._told} log lines were dropped, because nobody took them in time"
             self._told = dropped
-            self._write(logging.LogRecord("kvgate", logging.WARNING, __file__, 0, text, None, None))
+            self._write(self._line(logging.LogRecord("kvgate", logging.WARNING, __file__, 0, text, None, None)))
 
 
 class JsonLines(logging.Formatter):
@@ -154,7 +211,10 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "event": record.getMessage(),
         }
-        line |= {name: value for name, value in _fields(record).items() if name not in line}
+        fields = record.__dict__.get("fields")
+        if isinstance(fields, msgspec.Struct) and (text := _joined(line, fields)) is not None:
+            return text
+        line |= {name: value for name, value in fields_of(record).items() if name not in line}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -164,7 +224,7 @@ class TextLines(logging.Formatter):
     """Time, level, event, then name=value; control characters are escaped, so that no client can forge a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in fields_of(record).items())
         line = f"{_time(record)} {record.levelname.lower():7} {_escaped(record.getMessage())}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -181,13 +241,34 @@ class _DeliberateEnds(logging.Filter):
         return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
 
 
-def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
+    """What belongs to a record as data."""
     fields = record.__dict__.get("fields")
+    if isinstance(fields, msgspec.Struct):
+        return {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
     return fields if isinstance(fields, Mapping) else {}
 
 
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _joined(line: Mapping[str, object], fields: msgspec.Struct) -> str | None:
+    """Both in one object; None where they are not plain ASCII, of which alone it is certain that a line stays a line."""
+    try:
+        data = _encode(line)[:-1] + b"," + _encode(fields)[1:]
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return None
+    return data.decode() if data.isascii() else None
+
+
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    second, milliseconds = divmod(int(record.created * 1000), 1000)
+    return f"{_second(second)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _quoted(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Every metric of kvgate: names, labels and buckets, defined once. The only file that imports prometheus_client.
+"""Every metric of kvgate: names, labels and buckets, defined once.
 
 Counters and histograms are recorded as things happen. Gauges are read at scrape time from one snapshot, so that they can
 never drift from the books. Label values are bounded: backends, lanes, pools, reasons and outcomes are finite; a model is
@@ -13,21 +13,20 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from typing import Any, Final
 
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
+from gateway.series import Counters, Family, Histograms, Labels, gauge_lines
 
 OTHER_MODEL: Final = "other"
 OTHER_TENANT: Final = "other"
 NO_POOL: Final = ""  # of what was declined before its pool was known
 # A server may list hundreds of models. Beyond so many, a model's counters begin with its first request.
 _EXPECTED_MODELS: Final = 50
-EXPOSITION_TYPE: Final = CONTENT_TYPE_LATEST
+EXPOSITION_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
+# A scrape is rendered in pieces of about so many characters: a fraction of a millisecond each.
+_PIECE: Final = 16_384
 
 # TTFT reaches from a cache hit on an idle engine to ten minutes in a queue.
 _LATENCY_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -120,43 +119,28 @@ class GaugeRow:
     value: float
 
 
-class _SnapshotCollector:
-    """Turns the rows of one snapshot into gauges at scrape time."""
-
-    def __init__(self) -> None:
-        self.sources: list[Callable[[], Iterable[GaugeRow]]] = []
-
-    def collect(self) -> Iterator[Metric]:
-        families: dict[GaugeName, GaugeMetricFamily | CounterMetricFamily] = {}
-        for name, (text, labels) in _GAUGES.items():
-            kind = CounterMetricFamily if name.value.endswith("_total") else GaugeMetricFamily
-            families[name] = kind(name.value, text, labels=labels)
-        for rows in self.sources:
-            for row in rows():
-                families[row.gauge].add_metric(row.labels, row.value)
-        yield from families.values()
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
-
 class Metrics:
-    """The counters and histograms of one gateway, in a registry of its own: no global state."""
+    """The counters and histograms of one gateway: no global state."""
 
     def __init__(self, version: str, *, tenant_labels: int = 100) -> None:
         """tenant_labels: tenants that have a label of their own, in the order in which they come."""
+        self._version = version
+        self._lag_s = 0.0
         self._tenant_labels = tenant_labels
         self._named_tenants: set[str] = set()
         self._expected: set[tuple[str, ...]] = set()
-        self._registry = registry = CollectorRegistry(auto_describe=False)
-        self._gauges = _SnapshotCollector()
-        registry.register(self._gauges)
+        self._sources: list[Callable[[], Iterable[GaugeRow]]] = []
+        self._families: list[Family[Any]] = []
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Counters:
+            family = Counters(name, text, *labels)
+            self._families.append(family)
+            return family
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, registry=registry, buckets=buckets)
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histograms:
+            family = Histograms(name, text, buckets, *labels)
+            self._families.append(family)
+            return family
 
         self._requests = counter("kvgate_requests", "Requests by how they ended", "model", "outcome")
         self._rejections = counter("kvgate_rejections", "Requests that kvgate declined", "pool", "lane", "reason")
@@ -189,17 +173,39 @@ class Metrics:
         self._refused_at_door = counter(
             "kvgate_connections_refused", "Connections turned away or ended at the door", "port", "reason"
         )
-        self._lag = Gauge("kvgate_event_loop_lag_seconds", "How late the event loop ran, last look", registry=registry)
-        info = Gauge("kvgate_build_info", "1, with the version as label", ("version",), registry=registry)
-        info.labels(version).set(1)
 
     def read_gauges_from(self, rows: Callable[[], Iterable[GaugeRow]]) -> None:
         """Ask `rows`, beside those named before, for samples of gauges at each scrape."""
-        self._gauges.sources.append(rows)
+        self._sources.append(rows)
 
     def exposition(self) -> bytes:
         """The text that Prometheus reads."""
-        return generate_latest(self._registry)
+        return b"".join(self.pieces())
+
+    def pieces(self) -> Iterator[bytes]:
+        """The same in pieces, so that other work may go between. All numbers are of the instant of the first."""
+        texts = [*self._gauge_texts(), *(family.lines() for family in self._families), *self._own_texts()]
+        lines: list[str] = []
+        room = _PIECE
+        for some in itertools.chain.from_iterable(texts):
+            lines.append(some)
+            room -= len(some)
+            if room <= 0:
+                yield "".join(lines).encode()
+                lines, room = [], _PIECE
+        yield "".join(lines).encode()
+
+    def _gauge_texts(self) -> Iterator[Iterator[str]]:
+        values: dict[GaugeName, list[tuple[Labels, float]]] = {name: [] for name in _GAUGES}
+        for rows in self._sources:
+            for row in rows():
+                values[row.gauge].append((row.labels, row.value))
+        for name, (text, labels) in _GAUGES.items():
+            yield gauge_lines(name, text, labels, values[name])
+
+    def _own_texts(self) -> Iterator[Iterator[str]]:
+        yield gauge_lines("kvgate_event_loop_lag_seconds", "How late the event loop ran, last look", (), [((), self._lag_s)])
+        yield gauge_lines("kvgate_build_info", "1, with the version as label", ("version",), [((self._version,), 1.0)])
 
     def expect(self, *, pools: Iterable[str] = (), lanes: Iterable[str] = (), models: Iterable[str] = ()) -> None:
         """Count from 0 what these may be counted by. Asked again with the same names it does nothing."""
@@ -208,15 +214,15 @@ class Metrics:
             if key not in self._expected:
                 self._expected.add(key)
                 for reason in RejectReason:
-                    self._rejections.labels(*key, reason.value)
+                    self._rejections.begin(*key, reason)
         for lane in lanes:
             for ended in WaitEnded:
-                self._queue_wait.labels(lane, ended.value)
+                self._queue_wait.begin(lane, ended)
         for model in (OTHER_MODEL, *itertools.islice(models, _EXPECTED_MODELS)):
             if (model,) not in self._expected:
                 self._expected.add((model,))
                 for outcome in Outcome:
-                    self._requests.labels(model, outcome.value)
+                    self._requests.begin(model, outcome)
 
     def _tenant_label(self, tenant: str) -> str:
         named = self._named_tenants
@@ -227,51 +233,51 @@ class Metrics:
         return tenant
 
     def request_ended(self, model: str, outcome: Outcome, tenant: str) -> None:
-        self._requests.labels(model, outcome.value).inc()
-        self._tenants.labels(self._tenant_label(tenant), outcome.value).inc()
+        self._requests[model, outcome].total += 1
+        self._tenants[self._tenant_label(tenant), outcome].total += 1
 
     def rejected(self, pool: str, lane: str, reason: RejectReason) -> None:
-        self._rejections.labels(pool, lane, reason.value).inc()
+        self._rejections[pool, lane, reason].total += 1
 
     def waited(self, lane: str, ended: WaitEnded, seconds: float) -> None:
-        self._queue_wait.labels(lane, ended.value).observe(seconds)
+        self._queue_wait[lane, ended].observe(seconds)
 
     def granted(self, model: str, blocks: int) -> None:
-        self._demand.labels(model).observe(blocks)
+        self._demand[model,].observe(blocks)
 
     def wasted(self, cause: WasteCause, tenant: str, block_seconds: float) -> None:
-        self._waste.labels(cause.value, self._tenant_label(tenant)).inc(block_seconds)
+        self._waste[cause, self._tenant_label(tenant)].total += block_seconds
 
     def would_have(self, pool: str, verdict: str) -> None:
-        self._observed.labels(pool, verdict).inc()
+        self._observed[pool, verdict].total += 1
 
     def first_token(self, model: str, *, since_arrival_s: float, since_sent_s: float) -> None:
-        self._ttft.labels(model).observe(since_arrival_s)
-        self._upstream_ttft.labels(model).observe(since_sent_s)
+        self._ttft[model,].observe(since_arrival_s)
+        self._upstream_ttft[model,].observe(since_sent_s)
 
     def token_gaps(self, model: str, gaps_s: Iterable[float]) -> None:
-        child = self._gap.labels(model)
+        series = self._gap[model,]
         for gap_s in gaps_s:
-            child.observe(gap_s)
+            series.observe(gap_s)
 
     def duration(self, model: str, seconds: float) -> None:
-        self._duration.labels(model).observe(seconds)
+        self._duration[model,].observe(seconds)
 
     def used(self, model: str, prompt_tokens: int, output_tokens: int) -> None:
-        self._prompt_tokens.labels(model).inc(prompt_tokens)
-        self._output_tokens.labels(model).inc(output_tokens)
+        self._prompt_tokens[model,].total += prompt_tokens
+        self._output_tokens[model,].total += output_tokens
 
     def estimate_ratio(self, model: str, ratio: float) -> None:
-        self._ratio.labels(model).observe(ratio)
+        self._ratio[model,].observe(ratio)
 
     def usage_missing(self, model: str) -> None:
-        self._usage_missing.labels(model).inc()
+        self._usage_missing[model,].total += 1
 
     def prompt_truncated(self, model: str) -> None:
-        self._truncated.labels(model).inc()
+        self._truncated[model,].total += 1
 
     def refused_at_door(self, port: str, reason: str) -> None:
-        self._refused_at_door.labels(port, reason).inc()
+        self._refused_at_door[port, reason].total += 1
 
     def loop_lag(self, seconds: float) -> None:
-        self._lag.set(seconds)
+        self._lag_s = seconds

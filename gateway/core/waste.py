@@ -39,12 +39,15 @@ def waste(
     """
     if seconds <= 0:
         return _NONE
-    each = -(-output_tokens // seats)
+    output_tokens_each = -(-output_tokens // seats)
     start_blocks = seats * weighing.sequence_blocks(prompt_tokens + 1)
-    end_blocks = seats * weighing.sequence_blocks(prompt_tokens + max(each, 1))
-    held = (charged_at_start + charged_at_end) / 2 * seconds
-    used = (start_blocks + end_blocks) / 2 * seconds
-    beyond_end = max(held - end_blocks * seconds, 0.0)
-    before_end = max(min(held, end_blocks * seconds) - used, 0.0)
-    cause = WasteCause.CAP_ABOVE_TRUTH if has_cap else WasteCause.ABSENT_CAP
-    return {cause: beyond_end, WasteCause.END_FROM_START: before_end}
+    end_blocks = start_blocks
+    if output_tokens_each > 1:
+        end_blocks = seats * weighing.sequence_blocks(prompt_tokens + output_tokens_each)
+    held_blocks = (charged_at_start + charged_at_end) / 2
+    beyond_end = held_blocks - end_blocks
+    before_end = (held_blocks if beyond_end < 0 else end_blocks) - (start_blocks + end_blocks) / 2
+    return {
+        (WasteCause.CAP_ABOVE_TRUTH if has_cap else WasteCause.ABSENT_CAP): beyond_end * seconds if beyond_end > 0 else 0.0,
+        WasteCause.END_FROM_START: before_end * seconds if before_end > 0 else 0.0,
+    }

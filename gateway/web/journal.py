@@ -6,13 +6,13 @@ Content never enters it: no prompt, no answer, no key.
 import itertools
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, cast
 
 from gateway.admission.grant import Grant
 from gateway.backends.view import Pool
-from gateway.core.decisions import Queued, Refused
+from gateway.core.decisions import Queued
 from gateway.core.demand import Usage
 from gateway.core.names import STANDARD_LANE, TicketId
 from gateway.core.offer import Offer, PromptCount
@@ -22,17 +22,16 @@ from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
 from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics, WaitEnded
-from gateway.relay.timeline import Timeline, since
+from gateway.relay.timeline import Timeline
 from gateway.web.open_requests import RequestRow
 from gateway.web.recent import Recent, Refusal
+from gateway.web.request_line import REQUEST, RequestLine, milliseconds
 from gateway.web.tally import Place, Tally
 from gateway.web.trace_context import TraceContext
 from gateway.web.weigh import Weighed
 
-log = logging.getLogger("kvgate.request")
-
 _INSTANCE: Final = secrets.token_hex(4)
-_ids: Final = itertools.count(1)
+_ids: Final = cast(Iterator[TicketId], itertools.count(1))
 
 
 class Phase(StrEnum):
@@ -62,7 +61,7 @@ class Journal:
     """What is known of one request so far. Facts are attributes that the straight line fills in as it comes to know them."""
 
     def __init__(self, dialect: str, *, tally: Tally, metrics: Metrics, recent: Recent, now: float) -> None:
-        self.ticket_id = TicketId(next(_ids))
+        self.ticket_id = next(_ids)
         self.request_id = f"{_INSTANCE}-{self.ticket_id:x}"
         self.timeline = Timeline(arrived=now)
         self.phase = Phase.UPLOAD
@@ -85,6 +84,7 @@ class Journal:
         self._metrics = metrics
         self._recent = recent
         self._told_tokens = 0  # of which the last minutes know already
+        self._model_label: str | None = None
         self._entry = tally.arrive()
 
     def enter(self, phase: Phase) -> None:
@@ -98,45 +98,45 @@ class Journal:
         self.timeline.granted = now
         self.phase = Phase.WAITING
         self._entry.move(Place.IN_FLIGHT)
-        self._metrics.granted(self.model_label, grant.worst_blocks)
+        self._metrics.granted(self.model_label, grant.granted.worst_blocks)
 
     @property
     def model_label(self) -> str:
         """A name that a backend listed, else `other`: callers cannot grow the label set. Who names none means the only one."""
-        if self.request is None or self.pool is None:
-            return OTHER_MODEL
-        listed = {name for view in self.pool.backends for name in view.models}
-        model = self.request.model
-        if not model and len(listed) == 1:
-            return listed.pop()
-        return model if model is not None and model in listed else OTHER_MODEL
+        label = self._model_label
+        if label is None:
+            if self.request is None or self.pool is None:
+                return OTHER_MODEL
+            label = self._model_label = _label_of(self.request.model, self.pool)
+        return label
 
     @property
     def would_have(self) -> str | None:
         """In observe mode, what enforcing would have done; None where it would have granted at once as well."""
         if self.weighed is not None and self.weighed.would_refuse is not None:
-            return f"refused_{self.weighed.would_refuse.value}"
-        match self.grant.granted.verdict if self.grant is not None else None:
-            case None:
-                return None
-            case Queued():
-                return "waited"
-            case Refused(reason=reason):
-                return f"refused_{reason.value}"
+            return f"refused_{self.weighed.would_refuse}"
+        verdict = self.grant.granted.verdict if self.grant is not None else None
+        if verdict is None:
+            return None
+        return "waited" if isinstance(verdict, Queued) else f"refused_{verdict.reason}"
 
     @property
     def blocks(self) -> int | None:
         """Blocks held, or that would be held on the backend where the request is smallest."""
         if self.grant is not None:
-            return self.grant.worst_blocks
+            return self.grant.granted.worst_blocks
         if self.weighed is not None and self.weighed.offers:
             return min(offer.blocks for offer in self.weighed.offers.values())
         return None
 
     def queue_ms(self, now: float) -> int:
         """From the body's arrival to the grant, or until now."""
-        waited_s = since(self.timeline.body_read, self.timeline.granted or now) or 0.0
-        return round(max(waited_s, 0.0) * 1000)
+        waited_s = self._waited_s(now)
+        return 0 if waited_s is None or waited_s < 0 else round(waited_s * 1000)
+
+    def _waited_s(self, now: float) -> float | None:
+        read, granted = self.timeline.body_read, self.timeline.granted
+        return None if read is None else (now if granted is None else granted) - read
 
     def token_gaps(self, gaps_s: list[float]) -> None:
         self._metrics.token_gaps(self.model_label, gaps_s)
@@ -147,46 +147,76 @@ class Journal:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
         self.timeline.ended = now
         self._entry.end(outcome)
-        self._measure(outcome, now)
-        self._remember(now)
-        log.log(
-            logging.ERROR if outcome is Outcome.GATEWAY_ERROR else logging.INFO,
-            "request",
-            extra={"fields": {name: value for name, value in self._fields(outcome, now).items() if value is not None}},
-        )
+        usage = self.watcher.usage if self.watcher is not None else None
+        would_have = self.would_have
+        waited_s = self._waited_s(now) if self.weighed is not None else None
+        self._measure(outcome, would_have, waited_s, now)
+        if usage is not None:
+            self._measure_usage(usage)
+        elif self.watcher is not None and outcome in (Outcome.COMPLETED, Outcome.CAPPED):
+            self._metrics.usage_missing(self.model_label)
+        self._remember(usage, waited_s, now)
+        level = logging.ERROR if outcome is Outcome.GATEWAY_ERROR else logging.INFO
+        if REQUEST.is_heard(level):
+            REQUEST.log(level, self._line(outcome, usage, would_have, now))
 
-    def _measure(self, outcome: Outcome, now: float) -> None:
+    def _measure(self, outcome: Outcome, would_have: str | None, waited_s: float | None, now: float) -> None:
         metrics, model, times = self._metrics, self.model_label, self.timeline
         metrics.request_ended(model, outcome, self.terms.name)
         if self.reason is not None:
             metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, self.lane, self.reason)
-        if times.body_read is not None and self.weighed is not None:
+        if waited_s is not None:
             ended = WaitEnded.GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
-            metrics.waited(self.lane, ended, (times.granted or now) - times.body_read)
-        if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
-            metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
+            metrics.waited(self.lane, ended, waited_s)
+        if times.first_token is not None and times.sent is not None:
+            metrics.first_token(
+                model, since_arrival_s=times.first_token - times.arrived, since_sent_s=times.first_token - times.sent
+            )
         metrics.token_gaps(model, times.take_gaps())
         metrics.duration(model, now - times.arrived)
-        if self.pool is not None and self.would_have is not None:
-            metrics.would_have(self.pool.name, self.would_have)
+        if self.pool is not None and would_have is not None:
+            metrics.would_have(self.pool.name, would_have)
         if self.truncated:
             metrics.prompt_truncated(model)
-        if self.watcher is not None:
-            self._measure_usage(self.watcher, outcome)
 
-    def _remember(self, now: float) -> None:
+    def _measure_usage(self, usage: Usage) -> None:
+        model, weighed = self.model_label, self.weighed
+        self._measure_waste(usage)
+        self._metrics.used(model, usage.prompt_tokens, usage.output_tokens)
+        if weighed is not None and usage.prompt_tokens and weighed.count.largest is not None:
+            self._metrics.estimate_ratio(model, weighed.count.total / usage.prompt_tokens)
+
+    def _measure_waste(self, usage: Usage) -> None:
+        """What was held in vain, by cause; where the prompts were not known it cannot be told."""
+        times, grant, offer, weighed = self.timeline, self.grant, self.offer, self.weighed
+        if grant is None or grant.released_blocks is None or offer is None or offer.weighing is None or weighed is None:
+            return
+        if times.granted is None or times.upstream_ended is None:
+            return
+        causes = waste(
+            charged_at_start=grant.granted.charged_blocks,
+            charged_at_end=grant.released_blocks,
+            prompt_tokens=usage.prompt_tokens // (len(weighed.count.tokens) or 1),
+            output_tokens=usage.output_tokens,
+            seats=offer.seats,
+            weighing=offer.weighing,
+            has_cap=weighed.cap_tokens is not None,
+            seconds=times.upstream_ended - times.granted,
+        )
+        for cause, block_seconds in causes.items():
+            self._metrics.wasted(cause, self.terms.name, block_seconds)
+
+    def _remember(self, usage: Usage | None, waited_s: float | None, now: float) -> None:
         """For who looks at the last minutes: what the metrics count for ever."""
-        recent, times = self._recent, self.timeline
-        recent.ended()
-        if times.body_read is not None and self.weighed is not None:
-            recent.waited((times.granted or now) - times.body_read)
-        if times.time_to_first_token_s is not None:
-            recent.first_token(times.time_to_first_token_s)
-        usage = self.watcher.usage if self.watcher is not None else None
-        if usage is not None:
-            recent.produced(max(usage.output_tokens - self._told_tokens, 0))
+        first_token, arrived = self.timeline.first_token, self.timeline.arrived
+        self._recent.ended(
+            now,
+            waited_s=waited_s,
+            first_token_s=first_token - arrived if first_token is not None else None,
+            tokens=usage.output_tokens - self._told_tokens if usage is not None else 0,
+        )
         if self.reason is not None:
-            recent.refused(
+            self._recent.refused(
                 Refusal(
                     at=now,
                     request_id=self.request_id,
@@ -228,79 +258,50 @@ class Journal:
             is_stream=request.stream if request is not None else None,
         )
 
-    def _measure_waste(self, usage: Usage) -> None:
-        """What was held in vain, by cause; where the prompts were not known it cannot be told."""
-        times, grant, offer = self.timeline, self.grant, self.offer
-        if grant is None or grant.released_blocks is None or offer is None or offer.weighing is None or self.weighed is None:
-            return
-        seconds = since(times.granted, times.upstream_ended)
-        if seconds is None:
-            return
-        prompts = max(len(self.weighed.count.tokens), 1)
-        causes = waste(
-            charged_at_start=grant.granted.charged_blocks,
-            charged_at_end=grant.released_blocks,
-            prompt_tokens=usage.prompt_tokens // prompts,
-            output_tokens=usage.output_tokens,
-            seats=offer.seats,
-            weighing=offer.weighing,
-            has_cap=self.weighed.cap_tokens is not None,
-            seconds=seconds,
+    def _line(self, outcome: Outcome, usage: Usage | None, would_have: str | None, now: float) -> RequestLine:
+        request, weighed, times, grant, trace = self.request, self.weighed, self.timeline, self.grant, self.trace
+        granted = grant.granted if grant is not None else None
+        return RequestLine(
+            request_id=self.request_id,
+            trace_id=trace.trace_id if trace is not None else None,
+            parent_id=trace.parent_id if trace is not None else None,
+            dialect=self._dialect,
+            outcome=outcome,
+            phase=self.phase,
+            reason=self.reason,
+            status=self.status,
+            error=self.error,
+            model=self.model_label,
+            tenant=self.terms.name,
+            lane=self.lane,
+            pool=self.pool.name if self.pool is not None else None,
+            backend=granted.backend if granted is not None else None,
+            stream=request.stream if request is not None else None,
+            prompt_tokens_counted=weighed.count.total if weighed is not None else None,
+            count=weighed.count.kind.value if weighed is not None else None,
+            cap_tokens=request.cap_tokens if request is not None else None,
+            written_cap_tokens=self.offer.cap_to_write if self.offer is not None else None,
+            sequences=granted.ticket.needs[granted.backend].seats if granted is not None else None,
+            blocks=self.blocks,
+            charged_blocks=granted.charged_blocks if granted is not None else None,
+            released_blocks=grant.released_blocks if grant is not None else None,
+            would_have=would_have,
+            prompt_tokens=usage.prompt_tokens if usage is not None else None,
+            output_tokens=usage.output_tokens if usage is not None else None,
+            cached_tokens=usage.cached_tokens if usage is not None else None,
+            upload_ms=milliseconds(times.arrived, times.body_read),
+            count_ms=milliseconds(times.body_read, times.joined),
+            truncated=self.truncated or None,
+            queue_ms=self.queue_ms(now),
+            head_ms=milliseconds(times.sent, times.head),
+            ttft_ms=milliseconds(times.arrived, times.first_token),
+            upstream_ms=milliseconds(times.sent, times.upstream_ended),
+            total_ms=milliseconds(times.arrived, now),
         )
-        for cause, block_seconds in causes.items():
-            self._metrics.wasted(cause, self.terms.name, block_seconds)
-
-    def _measure_usage(self, watcher: Watcher, outcome: Outcome) -> None:
-        usage = watcher.usage
-        if usage is not None:
-            self._measure_waste(usage)
-            self._metrics.used(self.model_label, usage.prompt_tokens, usage.output_tokens)
-            if self.weighed is not None and usage.prompt_tokens and self.weighed.count.largest is not None:
-                self._metrics.estimate_ratio(self.model_label, self.weighed.count.total / usage.prompt_tokens)
-        elif outcome in (Outcome.COMPLETED, Outcome.CAPPED):
-            self._metrics.usage_missing(self.model_label)
-
-    def _fields(self, outcome: Outcome, now: float) -> dict[str, object]:
-        request, weighed, times, grant = self.request, self.weighed, self.timeline, self.grant
-        usage = self.watcher.usage if self.watcher is not None else None
-        return {
-            "request_id": self.request_id,
-            "trace_id": self.trace.trace_id if self.trace is not None else None,
-            "parent_id": self.trace.parent_id if self.trace is not None else None,
-            "dialect": self._dialect,
-            "outcome": outcome.value,
-            "phase": self.phase.value,
-            "reason": self.reason.value if self.reason is not None else None,
-            "status": self.status,
-            "error": self.error,
-            "model": self.model_label,
-            "tenant": self.terms.name,
-            "lane": self.lane,
-            "pool": self.pool.name if self.pool is not None else None,
-            "backend": grant.backend if grant is not None else None,
-            "stream": request.stream if request is not None else None,
-            "prompt_tokens_counted": weighed.count.total if weighed is not None else None,
-            "count": weighed.count.kind.value if weighed is not None else None,
-            "cap_tokens": request.cap_tokens if request is not None else None,
-            "written_cap_tokens": self.offer.cap_to_write if self.offer is not None else None,
-            "sequences": grant.ticket.needs[grant.backend].seats if grant is not None else None,
-            "blocks": self.blocks,
-            "charged_blocks": grant.granted.charged_blocks if grant is not None else None,
-            "released_blocks": grant.released_blocks if grant is not None else None,
-            "would_have": self.would_have,
-            "prompt_tokens": usage.prompt_tokens if usage is not None else None,
-            "output_tokens": usage.output_tokens if usage is not None else None,
-            "cached_tokens": usage.cached_tokens if usage is not None else None,
-            "upload_ms": _ms(since(times.arrived, times.body_read)),
-            "count_ms": _ms(since(times.body_read, times.joined)),
-            "truncated": self.truncated or None,
-            "queue_ms": self.queue_ms(now),
-            "head_ms": _ms(since(times.sent, times.head)),
-            "ttft_ms": _ms(times.time_to_first_token_s),
-            "upstream_ms": _ms(since(times.sent, times.upstream_ended)),
-            "total_ms": _ms(times.total_s),
-        }
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 1)
+def _label_of(model: str | None, pool: Pool) -> str:
+    if model and any(model in view.models for view in pool.backends):
+        return model
+    listed = {name for view in pool.backends for name in view.models}
+    return listed.pop() if not model and len(listed) == 1 else OTHER_MODEL

@@ -1,5 +1,6 @@
 """What operators and balancers ask: health, readiness, state, metrics, and the reserve. Saturation is never unreadiness."""
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -60,7 +61,11 @@ def admin_app(rooms: Rooms, lifecycle: Lifecycle, *, token: str | None, is_open:
 
     @app.api_route("/metrics", methods=_READ, tags=["operations"], summary="Prometheus metrics")
     async def metrics() -> Response:
-        return Response(rooms.metrics.exposition(), media_type=EXPOSITION_TYPE)
+        pieces: list[bytes] = []
+        for piece in rooms.metrics.pieces():
+            pieces.append(piece)
+            await asyncio.sleep(0)  # a scrape of many series takes its time: whoever streams goes between
+        return Response(b"".join(pieces), media_type=EXPOSITION_TYPE)
 
     @app.api_route("/kvgate/state", methods=_READ, tags=["operations"], summary="Everything at one instant")
     async def state() -> dict[str, Any]:

@@ -4,7 +4,7 @@ Written as requests move, read by whoever looks: no timer, no task, and memory t
 are kept as counts in classes 15 % wide, so a quantile is good to that. Content never enters it.
 """
 
-import math
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ STEPS: Final = 60
 REFUSALS: Final = 50
 _LONGEST_MESSAGE: Final = 300
 
-_CLASS: Final = math.log(1.15)
-_SHORTEST_S: Final = 0.001
+# The upper ends of the classes: from a millisecond to some months.
+_CLASS_ENDS_S: Final = [0.001 * 1.15**number for number in range(165)]
 
 Series = list[float | None]
 
@@ -64,21 +64,25 @@ class Recent:
         """Newest first."""
         return list(reversed(self._refusals))
 
-    def waited(self, seconds: float) -> None:
-        """Somebody's wait for a grant has ended, with or without one."""
-        self._step().waits[_class_of(seconds)] += 1
+    def ended(self, now: float, *, waited_s: float | None, first_token_s: float | None, tokens: int) -> None:
+        """A request has ended. waited_s: for a grant, with or without one in the end. tokens: not told by `produced` before.
 
-    def first_token(self, seconds: float) -> None:
-        self._step().ttfts[_class_of(seconds)] += 1
+        now: the same clock's, which was just read.
+        """
+        step = self._step(now)
+        step.ended += 1
+        if tokens > 0:
+            step.tokens += tokens
+        if waited_s is not None:
+            step.waits[bisect_left(_CLASS_ENDS_S, waited_s)] += 1
+        if first_token_s is not None:
+            step.ttfts[bisect_left(_CLASS_ENDS_S, first_token_s)] += 1
 
     def produced(self, tokens: int) -> None:
-        self._step().tokens += tokens
-
-    def ended(self) -> None:
-        self._step().ended += 1
+        self._step(self._now()).tokens += tokens
 
     def refused(self, refusal: Refusal) -> None:
-        self._step().refused += 1
+        self._step(self._now()).refused += 1
         message = refusal.message
         if len(message) > _LONGEST_MESSAGE:
             refusal = replace(refusal, message=message[:_LONGEST_MESSAGE] + "…")
@@ -86,7 +90,7 @@ class Recent:
 
     def series(self) -> dict[str, Series]:
         """Each series oldest first, one value a step, the last one still growing. None: nothing to tell in that step."""
-        last = self._number()
+        last = int(self._now() // STEP_S)
         steps = {step.number: step for step in self._steps}
         shown = [steps.get(number) for number in range(last - STEPS + 1, last + 1)]
         return {
@@ -99,11 +103,8 @@ class Recent:
             "ended_per_s": _rates(step.ended if step else 0 for step in shown),
         }
 
-    def _number(self) -> int:
-        return int(self._now() // STEP_S)
-
-    def _step(self) -> _Step:
-        number = self._number()
+    def _step(self, now: float) -> _Step:
+        number = int(now // STEP_S)
         if not self._steps or self._steps[-1].number != number:
             self._steps.append(_Step(number))
         return self._steps[-1]
@@ -111,10 +112,6 @@ class Recent:
 
 def _rates(amounts: Iterable[int]) -> Series:
     return [round(amount / STEP_S, 2) for amount in amounts]
-
-
-def _class_of(seconds: float) -> int:
-    return max(0, math.ceil(math.log(max(seconds, _SHORTEST_S) / _SHORTEST_S) / _CLASS))
 
 
 def _quantile(classes: Counter[int], part: float) -> float | None:
@@ -126,5 +123,5 @@ def _quantile(classes: Counter[int], part: float) -> float | None:
     for number in sorted(classes):
         seen += classes[number]
         if seen >= part * total:
-            return round(_SHORTEST_S * math.exp(number * _CLASS), 4)
+            return round(_CLASS_ENDS_S[min(number, len(_CLASS_ENDS_S) - 1)], 4)
     return None

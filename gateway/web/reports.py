@@ -26,25 +26,28 @@ def reported_tokens(journal: Journal) -> int | None:
     return usage.prompt_tokens if usage is not None and usage.prompt_tokens > 0 else None
 
 
+def is_truncated(journal: Journal, reported_tokens: int) -> bool:
+    """Whether so many tokens are clearly fewer than the prompt has: something behind the gate has cut it."""
+    request = journal.request
+    if request is None or len(request.prompts) != 1 or request.prompts[0].may_be_cut:
+        # Of several prompts engines report now all, now one.
+        return False
+    count = _count_of(journal)
+    if count is not None and count.kind is CountKind.EXACT:
+        return reported_tokens < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
+    return may_be_truncated(request, reported_tokens)
+
+
 def _count_of(journal: Journal) -> PromptCount | None:
     """The best count that the request came to have."""
     return journal.recount or (journal.weighed.count if journal.weighed is not None else None)
 
 
-def is_truncated(journal: Journal) -> bool:
-    """Whether the engine reported clearly fewer tokens than the prompt has: something behind the gate has cut it."""
-    reported, request, count = reported_tokens(journal), journal.request, _count_of(journal)
-    if reported is None or request is None or len(request.prompts) != 1 or request.prompts[0].may_be_cut:
-        # Of several prompts engines report now all, now one.
-        return False
-    if count is not None and count.kind is CountKind.EXACT:
-        return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
-    return may_be_truncated(request, reported)
-
-
 def can_be_told(request: InferenceRequest) -> bool:
     """Whether a plain answer is worth reading to its end first, since its prompt is long enough to have been cut."""
-    return not request.stream and sum(prompt.text_bytes or prompt.token_ids or 0 for prompt in request.prompts) >= LEAST_BYTES
+    if request.stream:
+        return False
+    return sum([prompt.text_bytes or prompt.token_ids or 0 for prompt in request.prompts]) >= LEAST_BYTES
 
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:
@@ -52,7 +55,7 @@ def learn_from(rooms: Rooms, journal: Journal) -> None:
     reported, request, pool, count = reported_tokens(journal), journal.request, journal.pool, _count_of(journal)
     if reported is None or request is None or pool is None or count is None:
         return
-    truncated = is_truncated(journal)
+    truncated = is_truncated(journal, reported)
     by = count.counted_by
     if (
         by is not None

@@ -324,7 +324,7 @@ class Line:
     def _truncation(self) -> Headers:
         """What a plain answer that is whole, and not sent yet, says of its prompt."""
         reported = reported_tokens(self._journal)
-        if reported is None or not is_truncated(self._journal):
+        if reported is None or not is_truncated(self._journal, reported):
             return []
         return [(b"x-kvgate-truncated", b"%d" % reported)]
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.outcomes import Outcome
 
@@ -19,6 +20,9 @@ class Place(StrEnum):
     READING = "reading"
     QUEUED = "queued"
     IN_FLIGHT = "in_flight"
+
+
+_READING: Final = Place.READING
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,13 @@ class Tally:
     def __init__(self) -> None:
         self._places: Counter[Place] = Counter()
         self._outcomes: Counter[Outcome] = Counter()
+        # Not set only while somebody waits for it: whoever ends need not look then who is still there.
         self._became_idle = asyncio.Event()
+        self._became_idle.set()
 
     def arrive(self) -> "Entry":
         """A request whose head was parsed."""
-        self._places[Place.READING] += 1
+        self._places[_READING] += 1
         return Entry(self)
 
     def counts(self) -> Counts:
@@ -70,7 +76,7 @@ class Tally:
     def _end(self, place: Place, outcome: Outcome) -> None:
         self._places[place] -= 1
         self._outcomes[outcome] += 1
-        if not self.unfinished:
+        if not self._became_idle.is_set() and not self.unfinished:
             self._became_idle.set()
 
 
@@ -81,7 +87,7 @@ class Entry:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._place = Place.READING
+        self._place = _READING
         self.outcome: Outcome | None = None
 
     @property

@@ -20,6 +20,7 @@ from gateway.books import BookContract
 from gateway.books import memory_book as real_memory_book
 from gateway.clock import MonotonicClock
 from gateway.core.queue import QueueLimits
+from gateway.logs import fields_of
 from gateway.settings import Settings
 from support.gateway_process import GatewayProcess, start_gateway
 
@@ -108,8 +109,8 @@ class _Listener(logging.Handler):
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
-        fields: Any = getattr(record, "fields", {})
         if record.name == "kvgate.request":
+            fields: Any = fields_of(record)
             self.outcomes[fields["request_id"]] = (fields["outcome"], fields.get("status"))
         if (record.levelno >= logging.ERROR or record.exc_info) and not record.getMessage().startswith(_DELIBERATE):
             self._report(f"logged: {record.name}: {logging.Formatter().format(record)[-1500:]}")

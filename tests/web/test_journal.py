@@ -10,6 +10,7 @@ import pytest
 from gateway.core.decisions import Mode
 from gateway.core.outcomes import Outcome
 from gateway.dialects import DIALECTS
+from gateway.logs import fields_of
 from gateway.web.app import Front
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lifecycle import Lifecycle
@@ -40,7 +41,7 @@ async def serve(rooms: Rooms, **body: object) -> Caller:
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     """The fields of each request's line."""
-    return [vars(record)["fields"] for record in caplog.records if record.name == "kvgate.request"]
+    return [dict(fields_of(record)) for record in caplog.records if record.name == "kvgate.request"]
 
 
 def test_a_departure_has_an_outcome_in_every_phase() -> None:

@@ -11,6 +11,7 @@ from gateway.backends.counting import ExactCounter
 from gateway.core.names import BackendName
 from gateway.core.offer import CountKind
 from gateway.dialects import DIALECTS
+from gateway.logs import fields_of
 from gateway.tokens.local import LocalTokenizer
 from gateway.tokens.ratio import SAMPLES
 from gateway.web.counting import Counting
@@ -49,7 +50,7 @@ def truncated(rooms: Rooms) -> bool:
 
 def line_of(caplog: pytest.LogCaptureFixture) -> dict[str, object]:
     (record,) = [record for record in caplog.records if record.name == "kvgate.request"]
-    return cast(dict[str, object], record.__dict__["fields"])
+    return dict(fields_of(record))
 
 
 async def test_a_prompt_that_was_cut_behind_the_gate_is_counted_logged_and_told(
