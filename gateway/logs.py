@@ -1,7 +1,7 @@
 """Log lines: one record, one line, as text for a person or as JSON for a machine. The only file that configures logging.
 
-A record's message is its event; what belongs to it as data comes as `extra={"fields": {...}}`, or as a struct of fields in
-an `Event`, for what is logged of every request.
+A record's message is its event; what belongs to it as data comes as `extra={"fields": {...}}`, or as a struct in a
+`FrequentEvent`.
 
 Whoever logs never waits: one thread writes the lines, many at a time. Where nobody takes them (a full pipe, a slow
 terminal), a bounded number waits, and what comes beyond is dropped, counted, and said once there is room again.
@@ -78,10 +78,11 @@ def _handler(out: TextIO) -> logging.Handler:
     return Writer(descriptor)
 
 
-class Event:
-    """What is logged so often that logging must not look up for each record where it comes from: its thread, its line of code.
+class FrequentEvent:
+    """What is logged of every request: too often for logging to look up each time in which thread and line of code it was.
 
-    The record is made once; each one is a copy of it with its own instant and fields, and goes the way of all records.
+    One record is made for each level; what is logged is a copy of it with its own instant and fields, and goes the way of
+    all records.
     """
 
     def __init__(self, logger: str, text: str) -> None:
@@ -121,6 +122,7 @@ class Writer(logging.Handler):
         self._some = threading.Event()
         self._at_once = threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
 
     @property
     def dropped(self) -> int:
@@ -128,7 +130,7 @@ class Writer(logging.Handler):
         return self._had_no_room + self._not_written
 
     def createLock(self) -> None:  # noqa: N802 - logging's name
-        """None is needed: what `emit` shares with the thread is one append."""
+        """None is needed: what `emit` shares with others is one append."""
         self.lock = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -150,8 +152,13 @@ class Writer(logging.Handler):
         if not self._some.is_set():
             self._some.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-            self._thread.start()
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+                self._thread.start()
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
@@ -205,19 +212,39 @@ class JsonLines(logging.Formatter):
     """One JSON object a record: time (RFC 3339, UTC), level, logger, event, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
+        fields = record.__dict__.get("fields")
+        if isinstance(fields, msgspec.Struct) and not record.exc_info and (line := _line_of(record, fields)) is not None:
+            return line
+        whole: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
         }
-        fields = record.__dict__.get("fields")
-        if isinstance(fields, msgspec.Struct) and (text := _joined(line, fields)) is not None:
-            return text
-        line |= {name: value for name, value in fields_of(record).items() if name not in line}
+        whole |= {name: value for name, value in fields_of(record).items() if name not in whole}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+            whole["exception"] = self.formatException(record.exc_info)
+        return json.dumps(whole, default=str, separators=_COMPACT)
+
+
+_COMPACT: Final = (",", ":")
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def _line_of(record: logging.LogRecord, fields: msgspec.Struct) -> str | None:
+    """The same of a struct; None where that is not plain ASCII, of which alone it is certain that it stays one line."""
+    try:
+        data = _encode(fields)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        return None
+    if not data.isascii():
+        return None
+    return f'{{"time":"{_time(record)}",{_source(record.levelname, record.name, record.getMessage())},{data[1:].decode()}'
+
+
+@lru_cache(maxsize=16)
+def _source(level: str, logger: str, event: str) -> str:
+    return json.dumps({"level": level.lower(), "logger": logger, "event": event}, separators=_COMPACT)[1:-1]
 
 
 class TextLines(logging.Formatter):
@@ -247,18 +274,6 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
     if isinstance(fields, msgspec.Struct):
         return {name: value for name, value in msgspec.structs.asdict(fields).items() if value is not None}
     return fields if isinstance(fields, Mapping) else {}
-
-
-_encode: Final = msgspec.json.Encoder().encode
-
-
-def _joined(line: Mapping[str, object], fields: msgspec.Struct) -> str | None:
-    """Both in one object; None where they are not plain ASCII, of which alone it is certain that a line stays a line."""
-    try:
-        data = _encode(line)[:-1] + b"," + _encode(fields)[1:]
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        return None
-    return data.decode() if data.isascii() else None
 
 
 def _time(record: logging.LogRecord) -> str:

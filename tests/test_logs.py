@@ -8,7 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from unittest import mock
 
+import msgspec
 import pytest
 
 from gateway import logs
@@ -118,6 +120,60 @@ def test_configuring_twice_writes_every_line_once() -> None:
     assert len(out.getvalue().splitlines()) == 1
 
 
+# What is logged of every request
+
+
+class Fields(msgspec.Struct, omit_defaults=True):
+    outcome: str
+    error: str | None = None
+    blocks: int | None = None
+
+
+EVENT = logs.FrequentEvent("kvgate.test.frequent", "request")
+
+
+def test_a_frequent_event_is_a_line_like_any_other() -> None:
+    """In both forms, and without what is None."""
+    out = configured("json")
+    fields = Fields("completed", blocks=7)
+    EVENT.log(logging.INFO, fields)
+    logging.getLogger("kvgate.test.frequent").info("request", extra={"fields": {"outcome": "completed", "blocks": 7}})
+    one, other = map(json.loads, out.getvalue().splitlines())
+    assert one.pop("time")[:10] == other.pop("time")[:10]
+    assert list(one.items()) == list(other.items())
+    out = configured("text")
+    EVENT.log(logging.ERROR, fields)
+    assert out.getvalue().split(" ", 1)[1] == "error   request outcome=completed blocks=7\n"
+
+
+@pytest.mark.parametrize("text", ["日本", "a\n2026 error", "b\r\nc\u2028d\x1b[0m", "half an emoji \ud83d", '"quoted"', "\x85"])
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_text_in_a_frequent_event_breaks_its_line(log_format: str, text: str) -> None:
+    out = configured(log_format)
+    EVENT.log(logging.INFO, Fields("completed", error=text))
+    (line,) = out.getvalue().splitlines()
+    assert line.isascii() or log_format == "text"
+    assert "\x1b" not in line
+    assert log_format == "text" or json.loads(line)["error"] == text
+
+
+def test_a_frequent_event_obeys_its_logger_s_level() -> None:
+    out = configured("json", level="warning")
+    assert not EVENT.is_heard(logging.INFO)
+    assert EVENT.is_heard(logging.ERROR)
+    assert out.getvalue() == ""
+
+
+def test_whoever_else_listens_hears_a_frequent_event_as_a_whole_record(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "kvgate.test.frequent")
+    EVENT.log(logging.INFO, Fields("completed"))
+    (record,) = caplog.records
+    assert (record.getMessage(), record.levelname, record.exc_info) == ("request", "INFO", None)
+    assert abs(record.created - time.time()) < 60
+    assert set(vars(logging.makeLogRecord({}))) <= set(vars(record))
+    assert logs.fields_of(record) == {"outcome": "completed"}
+
+
 def a_pipe() -> tuple[int, int]:
     """Both ends of a pipe that holds little."""
     read_end, write_end = os.pipe()
@@ -167,6 +223,32 @@ def test_a_flush_waits_for_what_was_logged_before_it() -> None:
             handler.flush()
         os.set_blocking(read_end, False)
         assert [json.loads(line)["event"] for line in reader.read().splitlines()] == [f"line {number}" for number in range(20)]
+
+
+def test_many_lines_are_few_writes_in_their_order() -> None:
+    read_end, write_end = os.pipe()
+    writer = logs.Writer(write_end)
+    writer.setFormatter(logs.JsonLines())
+    with mock.patch.object(os, "write", side_effect=os.write) as write:
+        for number in range(300):
+            writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "line %d", (number,), None))
+        writer.flush()
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as reader:
+        assert [json.loads(line)["event"] for line in reader] == [f"line {number}" for number in range(300)]
+    assert write.call_count < 30
+
+
+def test_lines_that_nobody_can_take_any_more_are_counted_each() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    writer = logs.Writer(write_end)
+    writer.setFormatter(logs.JsonLines())
+    for number in range(10):
+        writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "line %d", (number,), None))
+    writer.flush()
+    os.close(write_end)
+    assert writer.dropped >= 10
 
 
 def test_a_record_that_cannot_be_written_as_a_line_is_not_lost_without_a_word() -> None:

@@ -186,6 +186,21 @@ def test_a_server_that_lists_thousands_of_models_does_not_make_thousands_of_seri
     assert samples(metrics) < 5_000
 
 
+def test_a_scrape_of_many_series_comes_in_small_pieces_of_one_instant() -> None:
+    metrics = Metrics("1")
+    for number in range(200):
+        metrics.duration(f"model-{number}", 1.0)
+        metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous")
+    whole = metrics.exposition()
+    pieces: list[bytes] = []
+    for piece in metrics.pieces():
+        pieces.append(piece)
+        metrics.request_ended("model-7", Outcome.COMPLETED, "anonymous")  # what goes between is in the next scrape
+    assert b"".join(pieces) == whole
+    assert len(pieces) > 10
+    assert max(map(len, pieces)) < len(whole) / 10
+
+
 # The README's table
 
 

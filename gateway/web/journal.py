@@ -259,45 +259,51 @@ class Journal:
         )
 
     def _line(self, outcome: Outcome, usage: Usage | None, would_have: str | None, now: float) -> RequestLine:
-        request, weighed, times, grant, trace = self.request, self.weighed, self.timeline, self.grant, self.trace
-        granted = grant.granted if grant is not None else None
-        return RequestLine(
+        times = self.timeline
+        line = RequestLine(
             request_id=self.request_id,
-            trace_id=trace.trace_id if trace is not None else None,
-            parent_id=trace.parent_id if trace is not None else None,
             dialect=self._dialect,
             outcome=outcome,
             phase=self.phase,
-            reason=self.reason,
-            status=self.status,
-            error=self.error,
             model=self.model_label,
             tenant=self.terms.name,
             lane=self.lane,
-            pool=self.pool.name if self.pool is not None else None,
-            backend=granted.backend if granted is not None else None,
-            stream=request.stream if request is not None else None,
-            prompt_tokens_counted=weighed.count.total if weighed is not None else None,
-            count=weighed.count.kind.value if weighed is not None else None,
-            cap_tokens=request.cap_tokens if request is not None else None,
-            written_cap_tokens=self.offer.cap_to_write if self.offer is not None else None,
-            sequences=granted.ticket.needs[granted.backend].seats if granted is not None else None,
-            blocks=self.blocks,
-            charged_blocks=granted.charged_blocks if granted is not None else None,
-            released_blocks=grant.released_blocks if grant is not None else None,
-            would_have=would_have,
-            prompt_tokens=usage.prompt_tokens if usage is not None else None,
-            output_tokens=usage.output_tokens if usage is not None else None,
-            cached_tokens=usage.cached_tokens if usage is not None else None,
-            upload_ms=milliseconds(times.arrived, times.body_read),
-            count_ms=milliseconds(times.body_read, times.joined),
-            truncated=self.truncated or None,
             queue_ms=self.queue_ms(now),
-            head_ms=milliseconds(times.sent, times.head),
-            ttft_ms=milliseconds(times.arrived, times.first_token),
-            upstream_ms=milliseconds(times.sent, times.upstream_ended),
-            total_ms=milliseconds(times.arrived, now),
+            total_ms=milliseconds(now - times.arrived),
         )
+        line.reason, line.status, line.error, line.would_have = self.reason, self.status, self.error, would_have
+        line.blocks = self.blocks
+        if self.truncated:
+            line.truncated = True
+        if self.trace is not None:
+            line.trace_id, line.parent_id = self.trace.trace_id, self.trace.parent_id
+        if self.request is not None:
+            line.stream, line.cap_tokens = self.request.stream, self.request.cap_tokens
+        if self.pool is not None:
+            line.pool = self.pool.name
+        if self.weighed is not None:
+            line.prompt_tokens_counted, line.count = self.weighed.count.total, self.weighed.count.kind.value
+        if self.offer is not None:
+            line.written_cap_tokens = self.offer.cap_to_write
+        if self.grant is not None:
+            granted = self.grant.granted
+            line.backend, line.sequences = granted.backend, granted.ticket.needs[granted.backend].seats
+            line.charged_blocks, line.released_blocks = granted.charged_blocks, self.grant.released_blocks
+        if usage is not None:
+            line.prompt_tokens, line.output_tokens = usage.prompt_tokens, usage.output_tokens
+            line.cached_tokens = usage.cached_tokens
+        if times.body_read is not None:
+            line.upload_ms = milliseconds(times.body_read - times.arrived)
+            if times.joined is not None:
+                line.count_ms = milliseconds(times.joined - times.body_read)
+        if times.first_token is not None:
+            line.ttft_ms = milliseconds(times.first_token - times.arrived)
+        if times.sent is not None:
+            if times.head is not None:
+                line.head_ms = milliseconds(times.head - times.sent)
+            if times.upstream_ended is not None:
+                line.upstream_ms = milliseconds(times.upstream_ended - times.sent)
+        return line
 
 
 def _label_of(model: str | None, pool: Pool) -> str:

@@ -52,8 +52,8 @@ def can_be_told(request: InferenceRequest) -> bool:
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:
     """The request has ended, and its journal has not."""
-    reported, request, pool, count = reported_tokens(journal), journal.request, journal.pool, _count_of(journal)
-    if reported is None or request is None or pool is None or count is None:
+    reported, request, grant, count = reported_tokens(journal), journal.request, journal.grant, _count_of(journal)
+    if reported is None or request is None or grant is None or count is None:
         return
     truncated = is_truncated(journal, reported)
     by = count.counted_by
@@ -66,4 +66,4 @@ def learn_from(rooms: Rooms, journal: Journal) -> None:
     if truncated:
         journal.truncated = True
     else:
-        rooms.ratios.learn(pool.family(request.model), request, reported)
+        rooms.ratios.learn(grant.granted.ticket.family, request, reported)

@@ -1,8 +1,10 @@
 """What operators and balancers ask: readiness, state and metrics in the shapes that are a contract, and the reserve."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest import mock
 
 import httpx
 import pytest
@@ -76,6 +78,39 @@ def admin(rooms: Rooms, *, token: str | None = None, is_open: bool = False, life
 
 def state(rooms: Rooms) -> dict[str, Any]:
     return state_of(rooms, Lifecycle(started=1000.0))
+
+
+async def test_a_scrape_of_two_hundred_models_lets_others_go_between(engine: ScriptedEngine) -> None:
+    """Whoever streams then waits for a piece of it at most."""
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        for number in range(200):
+            rooms.metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous")
+            rooms.metrics.duration(f"model-{number}", 1.0)
+            rooms.metrics.token_gaps(f"model-{number}", [0.01])
+        pieces, turns = 0, [0]
+        real = rooms.metrics.pieces
+
+        def counted() -> Iterator[bytes]:
+            nonlocal pieces
+            for piece in real():
+                pieces += 1
+                turns.append(0)
+                yield piece
+
+        async def stream() -> None:
+            while True:
+                turns[-1] += 1
+                await asyncio.sleep(0)
+
+        async with asking(admin(rooms)) as client:
+            with mock.patch.object(rooms.metrics, "pieces", counted):
+                streaming = asyncio.create_task(stream())
+                text = (await client.get("/metrics")).text
+                streaming.cancel()
+        assert 'kvgate_request_seconds_count{model="model-199"} 1.0' in text
+        assert pieces > 20
+        assert min(turns[1:]) >= 1, "after each piece the loop has gone on"
 
 
 async def test_the_state_has_the_shape_that_others_rely_on(engine: ScriptedEngine) -> None:
