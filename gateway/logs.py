@@ -24,7 +24,7 @@ import msgspec
 # Some seconds of a busy gateway, and no more than some megabytes.
 _WAITING_LINES: Final = 4_096
 # To wake a thread costs more than to make a line. So it lets some gather before it writes, unless somebody waits for them.
-_GATHER_S: Final = 0.05
+_GATHER_S: Final = 0.02
 # What is written at once. A pipe that others write to as well has room for it, so their lines are not torn apart by ours.
 _WRITE_BYTES: Final = 16_384
 # At the end what waits is still written, but an end that nobody reads must not be waited for.

@@ -68,7 +68,12 @@ WAYS = {
 
 async def test_m1_every_goodbye_is_counted_once_with_its_phase(bench: Bench) -> None:
     before, scraped_before = await bench.idle(), await bench.gateway.metrics()
-    logged_before = Counter(event["outcome"] for event in bench.gateway.log_events if "outcome" in event)
+
+    def all_logged() -> Counter[str]:
+        return Counter(event["outcome"] for event in bench.gateway.log_events if "outcome" in event)
+
+    await eventually(lambda: all_logged().total() == before.received)
+    logged_before = all_logged()
     for way in WAYS.values():
         for _ in range(TIMES):
             await way(bench)
@@ -89,8 +94,7 @@ async def test_m1_every_goodbye_is_counted_once_with_its_phase(bench: Bench) -> 
 
     # One log line for each, by the same name.
     def logged() -> Counter[str]:
-        lines = Counter(event["outcome"] for event in bench.gateway.log_events if "outcome" in event)
-        return lines - logged_before
+        return all_logged() - logged_before
 
     await eventually(lambda: logged().total() >= sum(wanted.values()))
     assert logged() == wanted

@@ -152,6 +152,7 @@ async def test_a9_a_wall_clock_that_jumps_ends_nothing_and_starts_nothing(tmp_pa
             client.vanish()
         state = await bench.idle()
         assert state.outcomes == {"completed": 3}
+        await eventually(lambda: sum(event["event"] == "request" for event in bench.gateway.log_events) == 3)
         told = [event for event in bench.gateway.log_events if event["event"] == "request"]
         for event in told:
             for name, value in event.items():
