@@ -25,8 +25,9 @@ import msgspec
 _WAITING_LINES: Final = 4_096
 # To wake a thread costs more than to make a line. So it lets some gather before it writes, unless somebody waits for them.
 _GATHER_S: Final = 0.02
-# What is written at once. A pipe that others write to as well has room for it, so their lines are not torn apart by ours.
-_WRITE_BYTES: Final = 16_384
+# What is written at once: what an empty pipe holds. A busy event loop may let the thread go on only every few milliseconds,
+# and each write gives it the word back.
+_WRITE_BYTES: Final = 65_536
 # At the end what waits is still written, but an end that nobody reads must not be waited for.
 _LAST_LINES_S: Final = 2.0
 
