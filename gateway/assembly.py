@@ -53,6 +53,7 @@ from gateway.web.counting import Counting
 from gateway.web.door import Door
 from gateway.web.engine_readings import EngineReadings
 from gateway.web.http_protocol import HttpProtocol
+from gateway.web.inference import Inference
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
 from gateway.web.recent import Recent
@@ -244,7 +245,9 @@ class Gateway:
             loop.add_signal_handler(number, self._signalled)
         # Whoever rotates logs or keys sends it to everything; without a handler it would end the process undrained.
         loop.add_signal_handler(signal.SIGHUP, self._reread_files)
-        servers = [(_server(Front(self._rooms, self._lifecycle), self._doors["data"]), data_socket)]
+        inference = Inference(self._rooms)
+        front = Front(self._rooms, self._lifecycle, inference)
+        servers = [(_server(front, self._doors["data"], inference), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
@@ -381,11 +384,11 @@ def _counting(settings: Settings, roster: Roster, specs: Sequence[BackendSpec]) 
     return Counting(roster, ExactCounter(roster), {name: tokenizers[path] for name, path in paths.items()})
 
 
-def _server(app: Any, door: Door) -> _Server:
+def _server(app: Any, door: Door, inference: Inference | None = None) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
-            http=partial(HttpProtocol, door),  # type: ignore[arg-type]  # uvicorn only calls it
+            http=partial(HttpProtocol, door, inference),  # type: ignore[arg-type]  # uvicorn only calls it
             ws="none",
             lifespan="off",
             log_config=None,

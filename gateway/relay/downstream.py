@@ -6,7 +6,7 @@ the one over ASGI. Both promise: a client that leaves is noticed at once, in eve
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
@@ -26,18 +26,54 @@ class Downstream(Protocol):
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` once when the client leaves; at once if it has left already. None: call nobody."""
 
-    async def write_head(self, status: int, headers: Headers) -> None: ...
+    async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
+        """headers: names in lower case. goes_on: body or end follows in this very tick, so the head may go out with it."""
 
     async def write_body(self, data: bytes) -> None: ...
 
     async def finish(self) -> None:
         """The tidy end of the answer."""
 
+    @property
+    def takes_at_once(self) -> bool:
+        """Whether `write_now` may be called: the head is out, and a write would wait for nobody."""
+
+    def write_now(self, data: bytes) -> None:
+        """As `write_body`, without waiting."""
+
     def abort(self) -> None:
         """End visibly broken: the client sees that the answer is not whole. Plain, idempotent."""
 
     def give_up(self) -> None:
         """Treat a client that takes nothing as gone: abort, and say so to whoever asked by `on_gone`."""
+
+
+class Client(Downstream, Protocol):
+    """A downstream whose request is still to be read."""
+
+    async def read_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes:
+        """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves.
+
+        take: told of each part's bytes before it is kept; what it raises ends the reading.
+        """
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Whether `read_body` would wait for nothing."""
+
+    def watch(self) -> None:
+        """From now on notice when the client leaves. Call once, after the body was read."""
+
+    def unwatch(self) -> None:
+        """The request has ended: call nobody any more."""
+
+
+def too_large(limit_bytes: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the request body is larger than {limit_bytes} bytes",
+        reason=RejectReason.BODY_TOO_LARGE,
+        facts={"limit_bytes": limit_bytes},
+    )
 
 
 class AsgiDownstream:
@@ -57,11 +93,12 @@ class AsgiDownstream:
         self._loop = asyncio.get_running_loop()
         self._broken = False
 
-    async def read_body(self, limit_bytes: int, take: Callable[[int], None] | None = None) -> bytes:
-        """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves.
+    # `send` of a server may wait, and nothing tells whether it would.
+    takes_at_once: Final = False
+    # Nor can it be told what a server has of a body that nobody asked for yet.
+    has_whole_body: Final = False
 
-        take: told of each part's bytes before it is kept, if given; what it raises ends the reading.
-        """
+    async def read_body(self, limit_bytes: int, take: Callable[[int], None] | None = None) -> bytes:
         parts: list[bytes] = []
         size = 0
         while True:
@@ -74,11 +111,7 @@ class AsgiDownstream:
             part: bytes = message.get("body", b"")
             size += len(part)
             if size > limit_bytes:
-                raise InvalidRequest(
-                    f"the request body is larger than {limit_bytes} bytes",
-                    reason=RejectReason.BODY_TOO_LARGE,
-                    facts={"limit_bytes": limit_bytes},
-                )
+                raise too_large(limit_bytes)
             if take is not None:
                 take(len(part))
             parts.append(part)
@@ -86,7 +119,6 @@ class AsgiDownstream:
                 return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def watch(self) -> None:
-        """From now on notice when the client leaves. Call once, after the body was read."""
         self._watch = self._loop.create_task(self._wait_for_departure(), name="client departure")
 
     def unwatch(self) -> None:
@@ -112,7 +144,10 @@ class AsgiDownstream:
         else:
             self._callback = callback
 
-    async def write_head(self, status: int, headers: Headers) -> None:
+    def write_now(self, data: bytes) -> None:
+        raise RuntimeError("an ASGI server may have to be waited for")
+
+    async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         await self._write({"type": "http.response.start", "status": status, "headers": headers})
 
     async def write_body(self, data: bytes) -> None:

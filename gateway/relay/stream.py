@@ -160,7 +160,8 @@ class Answer:
         # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
         if own_headers is not None:
             headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
-            await self._downstream.write_head(head.status, headers)
+            goes_on = held is not None or self._exchange.has_news
+            await self._downstream.write_head(head.status, headers, goes_on=goes_on)
         try:
             if held is None:
                 await self._relay_body(watcher)
@@ -180,20 +181,35 @@ class Answer:
         return Outcome.UPSTREAM_ERROR_AFTER if watcher.has_error else Outcome.COMPLETED
 
     async def _relay_body(self, watcher: Watcher) -> None:
-        timeline = self._timeline
-        while data := await self._exchange.read():
+        """From the engine to the client: at once where the client takes it, else when it does."""
+        while data := await self._exchange.read(self._pass_on):
             seen = watcher.token_events
             await self._write(watcher.feed(data))
-            self.is_told_whole = self._is_stream and watcher.is_complete and not watcher.has_error
-            if watcher.token_events != seen:
-                now = self._now()
-                if timeline.first_token is None:
-                    self._running.first_token(now)
-                timeline.token_event(now)
-                if len(timeline.gaps) >= _GAPS_AT_ONCE:
-                    self._on_gaps(timeline.take_gaps())
+            self._was_passed_on(watcher, seen)
         if rest := watcher.finish():
             await self._downstream.write_body(rest)
+
+    def _pass_on(self, data: bytes) -> bool:
+        """Pass on what has just come, if that needs no waiting."""
+        watcher, downstream = self._watcher, self._downstream
+        if watcher is None or not downstream.takes_at_once:
+            return False
+        seen = watcher.token_events
+        if data := watcher.feed(data):
+            downstream.write_now(data)
+        self._was_passed_on(watcher, seen)
+        return True
+
+    def _was_passed_on(self, watcher: Watcher, token_events_before: int) -> None:
+        self.is_told_whole = self._is_stream and watcher.is_complete and not watcher.has_error
+        if watcher.token_events == token_events_before:
+            return
+        now, timeline = self._now(), self._timeline
+        if timeline.first_token is None:
+            self._running.first_token(now)
+        timeline.token_event(now)
+        if len(timeline.gaps) >= _GAPS_AT_ONCE:
+            self._on_gaps(timeline.take_gaps())
 
     async def _hold(self, watcher: Watcher, held: list[bytes]) -> None:
         """Read the answer to its end into `held`. Raises UpstreamFailed; what came until then is in it."""

@@ -54,6 +54,10 @@ class UpstreamHead:
         return None if encoding in ("", "identity") else encoding
 
 
+PassOn = Callable[[bytes], bool]
+"""Offered bytes as they come. Returns whether it took them; what it does not take waits to be read."""
+
+
 class Line(Protocol):
     """What an exchange needs of the connection that carries it."""
 
@@ -78,6 +82,7 @@ class UpstreamExchange:
         "_head",
         "_line",
         "_on_end",
+        "_pass_on",
         "_read_ahead_bytes",
         "_waiter",
         "_waiting",
@@ -101,6 +106,7 @@ class UpstreamExchange:
         self._waiting_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._on_end: Callable[[], None] | None = None
+        self._pass_on: PassOn | None = None
         self.request: WireRequest | None = request
         self.may_resend = True
         self.reused = False
@@ -117,18 +123,29 @@ class UpstreamExchange:
             await self._news()
         return self._head
 
-    async def read(self) -> bytes:
+    @property
+    def has_news(self) -> bool:
+        """Whether `read` would wait for nothing."""
+        return bool(self._waiting) or self.is_ended
+
+    async def read(self, pass_on: PassOn | None = None) -> bytes:
         """The bytes of the body that are there, at least one; b"" once the engine has ended the answer.
 
         Of many, what came in as many reads as make 64 KiB: the rest waits here, so that what a client does not take is not
-        kept twice. Raises UpstreamFailed if it broke, after all bytes that came before.
+        kept twice. pass_on: while this waits, it is offered what comes, in the tick in which it comes; what it takes was read.
+        Raises UpstreamFailed if it broke, after all bytes that came before.
         """
-        while not self._waiting:
-            if self.failure is not None:
-                raise self.failure
-            if self.is_ended:
-                return b""
-            await self._news()
+        if not self._waiting:
+            self._pass_on = pass_on
+            try:
+                while not self._waiting:
+                    if self.failure is not None:
+                        raise self.failure
+                    if self.is_ended:
+                        return b""
+                    await self._news()
+            finally:
+                self._pass_on = None
         data = self._waiting.popleft()
         if self._waiting and len(data) < READ_AT_ONCE_BYTES:
             data = self._join(data)
@@ -204,6 +221,8 @@ class UpstreamExchange:
 
     def take(self, data: bytes) -> None:
         """Bytes of the body have come."""
+        if self._pass_on is not None and not self._waiting and self._pass_on(data):
+            return
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes > self._read_ahead_bytes and not self.is_held_back and self._line is not None:

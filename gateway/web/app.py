@@ -1,5 +1,7 @@
 """The data plane's application: inference routes by one raw ASGI endpoint, everything else by FastAPI.
 
+Ordinary requests to inference routes do not come here at all: web/http_protocol.py hands them to the same `Inference`.
+
 FastAPI owns the application and declares every route, so that `/docs` lists them; requests to the inference routes are
 taken ahead of its middleware stack, which would cost more than the rest of the way together.
 """
@@ -15,6 +17,7 @@ from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.web.control_errors import add_errors
+from gateway.web.inference import Inference
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import add_health
 from gateway.web.pass_through import OPEN_PATHS, pass_through
@@ -22,7 +25,6 @@ from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
 from gateway.web.small_bodies import SmallBodies
-from gateway.web.turnstile import Turnstile
 
 Scope = dict[str, Any]
 
@@ -33,8 +35,9 @@ _ASK: Final = b"POST, OPTIONS"
 class Front:
     """The ASGI application that the data port serves."""
 
-    def __init__(self, rooms: Rooms, lifecycle: Lifecycle) -> None:
+    def __init__(self, rooms: Rooms, lifecycle: Lifecycle, inference: Inference) -> None:
         self._rooms = rooms
+        self._inference = inference
         self._app = SmallBodies(
             data_app(rooms, lifecycle),
             room=rooms.body_room,
@@ -42,7 +45,6 @@ class Front:
             jitter=rooms.jitter,
         )
         self._open_paths = OPEN_PATHS | rooms.choices.pass_through
-        self._turnstile = Turnstile()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -52,8 +54,8 @@ class Front:
                 return
             dialect = DIALECTS.get(path) if method == "POST" else None
             if dialect is not None:
-                await self._turnstile.enter()
-                await serve_request(self._rooms, dialect, scope, receive, send)
+                client = AsgiDownstream(receive, send)
+                await self._inference.serve(dialect, scope["headers"], scope["query_string"], client)
                 return
             if path == _MODELS and not await self._lets_in(scope, receive, send):
                 return

@@ -27,6 +27,21 @@ class Cycle(RequestResponseCycle):
     fault: InvalidRequest | None = None
     _ends_with_connection = False
 
+    def take_body(self, data: bytes) -> None:
+        """More of the body has come."""
+        self.body += data
+        self.message_event.set()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Of the body, that nobody has asked for yet."""
+        return len(self.body)
+
+    def end_body(self) -> None:
+        """The body is whole."""
+        self.more_body = False
+        self.message_event.set()
+
     def leave(self) -> None:
         """The client has gone."""
         self.disconnected = True

@@ -22,7 +22,6 @@ from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
@@ -31,9 +30,13 @@ from gateway.relay.headers import date_header
 from gateway.web.cycle import Cycle
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
+from gateway.web.inference import Inference
+from gateway.web.wire_client import WireClient
 
 # Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
 _UNREAD_LIMIT_BYTES: Final = 1 << 20
+# Of a body that comes faster than it is read: as much as comes in one turn of the loop.
+_UNREAD_BODY_BYTES: Final = 256 * 1024
 # Bodies of requests that wait behind another (in all, beyond which they are not taken).
 _WAITING_BODIES_BYTES: Final = 64 * 1024
 
@@ -46,6 +49,7 @@ class HttpProtocol(HttpToolsProtocol):
     def __init__(
         self,
         door: Door,
+        inference: Inference | None,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
@@ -54,11 +58,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.address: str | None = None
         self._door = door
+        self._inference = inference
         self._limits = door.limits
         self._turned_away: DoorReason | None = None  # told at the first byte: an answer before any request confuses clients
         self._reason: DoorReason | None = None  # why a callback of the parser stopped it
-        self._reading: Cycle | None = None  # whose body is coming
-        self._answering: Cycle | None = None
+        self._reading: Cycle | WireClient | None = None  # whose body is coming
+        self._answering: Cycle | WireClient | None = None
         self._queued: deque[Cycle] = deque()
         self._last_word: DoorReason | None = None  # said when all that was taken is answered
         self._is_deaf = False  # what still comes is not looked at
@@ -186,7 +191,8 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._is_replaying:
             return
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
         self._forget_head()
         self._in_head = True
         self._has_progress = True
@@ -231,6 +237,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._door.heads.end(self)
         version = self.parser.get_http_version()
         self._check_head(version)
+        if self._answering is None and self._expectation is None and version == "1.1" and self._begin_inference():
+            return
         self._fill_scope(version)
         if self.parser.should_upgrade():
             self._framing_after_offer = self._framing()
@@ -253,6 +261,26 @@ class HttpProtocol(HttpToolsProtocol):
             self._queued.append(cycle)
         else:
             self._refuse(DoorReason.TOO_MANY_PIPELINED)
+
+    def _begin_inference(self) -> bool:
+        """Take an ordinary request to an inference route past ASGI, if this is one."""
+        parser, inference = self.parser, self._inference
+        if inference is None or parser.get_method() != b"POST" or parser.should_upgrade():
+            return False
+        found = inference.find(self.url)
+        if found is None:
+            return False
+        client = self._answering = self._reading = WireClient(
+            self.transport,
+            self.flow,
+            self.loop,
+            keep_alive=parser.should_keep_alive(),
+            on_answered=self.on_response_complete,
+        )
+        dialect, query = found
+        task = self.loop.create_task(inference.serve_wire(dialect, self.headers, query, client, self.tasks))
+        self.tasks.add(task)
+        return True
 
     def _check_head(self, version: str) -> None:
         """What httptools lets pass, and what could be read in two ways."""
@@ -278,11 +306,21 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(DoorReason.MALFORMED)
         raw_path = target.path or b"/"
         path = raw_path.decode("ascii")
-        self.scope["method"] = method
-        self.scope["http_version"] = version
-        self.scope["path"] = unquote(path) if "%" in path else path
-        self.scope["raw_path"] = raw_path
-        self.scope["query_string"] = target.query or b""
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            "method": method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": target.query or b"",
+        }
 
     def _framing(self) -> bytes | None:
         if self._codings:
@@ -296,20 +334,18 @@ class HttpProtocol(HttpToolsProtocol):
         cycle = self._reading
         if cycle is None or cycle.response_complete:
             return
-        cycle.body += body
+        cycle.take_body(body)
         if cycle is self._answering:
-            if len(cycle.body) > HIGH_WATER_LIMIT:
+            if cycle.unread_bytes > _UNREAD_BODY_BYTES:
                 self.flow.pause_reading()
-            cycle.message_event.set()
-        elif sum(len(queued.body) for queued in self._queued) > _WAITING_BODIES_BYTES:
+        elif sum(queued.unread_bytes for queued in self._queued) > _WAITING_BODIES_BYTES:
             # To stop reading here would be to see no longer whether the client is there.
             self._refuse(DoorReason.TOO_MANY_PIPELINED)
 
     def on_message_complete(self) -> None:
         self._has_progress = True
         if self._reading is not None and self._framing_after_offer is None:
-            self._reading.more_body = False
-            self._reading.message_event.set()
+            self._reading.end_body()
             self._reading = None
 
     def _refuse(self, reason: DoorReason) -> NoReturn:

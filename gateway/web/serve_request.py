@@ -18,7 +18,7 @@ from gateway.core.outcomes import Outcome
 from gateway.core.request import InferenceRequest
 from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
-from gateway.relay.downstream import AsgiDownstream, Receive, Send
+from gateway.relay.downstream import AsgiDownstream, Client, Receive, Send
 from gateway.relay.stream import Answer
 from gateway.web.asked import EXPECT, asked_of
 from gateway.web.callers import asked_priority
@@ -42,10 +42,14 @@ log = logging.getLogger("kvgate.web")
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
-    client = AsgiDownstream(receive, send)
+    await serve_client(rooms, dialect, scope["headers"], scope.get("query_string", b""), AsgiDownstream(receive, send))
+
+
+async def serve_client(rooms: Rooms, dialect: Dialect, headers: Headers, query: bytes, client: Client) -> None:
+    """Serve one call of an inference route. headers: names in lower case. query: as it came, without the question mark."""
     journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
     rooms.open_requests.add(journal)
-    line = Line(rooms, dialect, scope, client, journal)
+    line = Line(rooms, dialect, headers, query, client, journal)
     outcome = Outcome.GATEWAY_ERROR
     try:
         try:
@@ -88,16 +92,16 @@ class Line:
     """One request on its way, its steps in the order in which they happen."""
 
     def __init__(
-        self, rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], client: AsgiDownstream, journal: Journal
+        self, rooms: Rooms, dialect: Dialect, headers: Headers, query: bytes, client: Client, journal: Journal
     ) -> None:
         self._rooms = rooms
         self._dialect = dialect
         self._client = client
         self._journal = journal
-        self._headers: Headers = scope["headers"]
-        self._asked = asked_of(self._headers)
+        self._headers = headers
+        self._query = query
+        self._asked = asked_of(headers)
         journal.trace = trace_context(self._asked)
-        self._query: bytes = scope.get("query_string", b"")
         self._patience_s = usable_patience(self._asked)
         self._first_arrived = journal.timeline.arrived
         self._body = b""  # as it came, for as long as the request may still be refused for the time being

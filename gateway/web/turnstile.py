@@ -23,14 +23,14 @@ class Turnstile:
 
     async def enter(self) -> None:
         """Return when it is one's turn; at once unless more came in this turn than may start in it."""
-        loop = asyncio.get_running_loop()
         if not self._is_turning:
             self._is_turning = True
+            loop = asyncio.get_running_loop()
             loop.call_soon(self._turn, loop)
         if not self._line and self._passed < self._per_turn:
             self._passed += 1
             return
-        place = loop.create_future()
+        place = asyncio.get_running_loop().create_future()
         self._line.append(place)
         await place
 

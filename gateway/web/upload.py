@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.outcomes import RejectReason
-from gateway.relay.downstream import AsgiDownstream, Headers
+from gateway.relay.downstream import Client, Headers, too_large
 from gateway.relay.headers import header_value
 
 
@@ -45,17 +45,15 @@ class BodySpace:
 
 
 async def read_upload(
-    client: AsgiDownstream, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float
+    client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float
 ) -> bytes:
     """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late;
     Rejected if there is no room for it. Whoever opened `space` closes it."""
     length = header_value(headers, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit_bytes:
-        raise InvalidRequest(
-            f"the request body is larger than {limit_bytes} bytes",
-            reason=RejectReason.BODY_TOO_LARGE,
-            facts={"limit_bytes": limit_bytes},
-        )
+        raise too_large(limit_bytes)
+    if client.has_whole_body:
+        return await client.read_body(limit_bytes, space.take)
     try:
         async with asyncio.timeout(timeout_s):
             return await client.read_body(limit_bytes, space.take)

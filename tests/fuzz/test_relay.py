@@ -29,9 +29,10 @@ GRANTED = Granted(Ticket(TicketId(1), PoolName("p"), {BACKEND: Need(1)}, 0.0, 1.
 
 
 class Client:
-    """A client that takes everything at once."""
+    """A client that takes everything at once, though every third time it does not say so."""
 
     def __init__(self) -> None:
+        self._asked = 0
         self.gone = False
         self.blocked_since: float | None = None
         self.status: int | None = None
@@ -41,10 +42,18 @@ class Client:
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         pass
 
-    async def write_head(self, status: int, headers: Headers) -> None:
+    @property
+    def takes_at_once(self) -> bool:
+        self._asked += 1
+        return not self.end and self._asked % 3 > 0
+
+    async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         self.status = status
 
     async def write_body(self, data: bytes) -> None:
+        self.write_now(data)
+
+    def write_now(self, data: bytes) -> None:
         assert data
         assert not self.end
         self.body += data

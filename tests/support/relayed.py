@@ -41,6 +41,7 @@ class Client:
         self.is_finished = False
         self.is_aborted = False
         self.was_given_up = False
+        self.takes_at_once = False
 
     @property
     def body(self) -> bytes:
@@ -49,12 +50,17 @@ class Client:
     def on_gone(self, callback: Callable[[], None] | None) -> None:
         raise AssertionError("the relay leaves departures to its caller")
 
-    async def write_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    async def write_head(self, status: int, headers: Sequence[tuple[bytes, bytes]], *, goes_on: bool = False) -> None:
         self.status = status
         self.headers = dict(headers)
 
     async def write_body(self, data: bytes) -> None:
         assert data, "an empty write would end nothing and cost a call"
+        self.parts.append(data)
+
+    def write_now(self, data: bytes) -> None:
+        assert data
+        assert self.takes_at_once
         self.parts.append(data)
 
     async def finish(self) -> None:

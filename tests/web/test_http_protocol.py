@@ -99,7 +99,7 @@ def test_reading_is_paused_and_resumed_where_uvicorn_does() -> None:
 
 async def test_uvicorn_makes_its_connections_by_the_factory_that_it_is_given() -> None:
     door = Door("data", LIMITS, Metrics("test"), random.Random(1))
-    config = Config(nothing, http=partial(HttpProtocol, door), lifespan="off", log_config=None, ws="none")  # type: ignore[arg-type]
+    config = Config(nothing, http=partial(HttpProtocol, door, None), lifespan="off", log_config=None, ws="none")  # type: ignore[arg-type]
     config.load()
     assert list(inspect.signature(HttpToolsProtocol.__init__).parameters)[1:] == [
         "config",

@@ -13,6 +13,7 @@ from gateway.core.outcomes import Outcome
 from gateway.dialects import DIALECTS
 from gateway.web.app import Front
 from gateway.web.callers import Callers
+from gateway.web.inference import Inference
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 from support.asgi_caller import Caller
@@ -55,7 +56,7 @@ async def call(
     rooms: Rooms, path: str, headers: Sequence[tuple[bytes, bytes]], *, method: str = "POST", body: bytes = b""
 ) -> Caller:
     caller = Caller(path, method=method, headers=headers, body=body or BODIES.get(path, b""))
-    await Front(rooms, Lifecycle(0.0))(caller.scope, caller.receive, caller.send)
+    await Front(rooms, Lifecycle(0.0), Inference(rooms))(caller.scope, caller.receive, caller.send)
     return caller
 
 
@@ -65,7 +66,7 @@ async def test_who_has_no_key_gets_401_before_the_body_is_read_and_is_counted(
 ) -> None:
     async with keyed(engine, tmp_path) as rooms:
         caller = Caller(path, body=b"{", sends_whole_body=False, headers=[(b"authorization", b"Bearer stranger")])
-        await asyncio.wait_for(Front(rooms, Lifecycle(0.0))(caller.scope, caller.receive, caller.send), 5)
+        await asyncio.wait_for(Front(rooms, Lifecycle(0.0), Inference(rooms))(caller.scope, caller.receive, caller.send), 5)
         assert caller.status == 401
         # llama.cpp's own errors have the status as their code, and the word beside it.
         assert "unauthorized" in (caller.error["code"], caller.error.get("reason"))

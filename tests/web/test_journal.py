@@ -13,6 +13,7 @@ from gateway.dialects import DIALECTS
 from gateway.logs import fields_of
 from gateway.web.app import Front
 from gateway.web.journal import GONE_IN, Journal, Phase
+from gateway.web.inference import Inference
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
@@ -237,7 +238,7 @@ async def test_ten_thousand_paths_leave_no_series_and_no_line(engine: ScriptedEn
     script_vllm(engine)
     caplog.set_level(logging.INFO, "kvgate")
     async with open_rooms({"a": engine}) as rooms:
-        front = Front(rooms, Lifecycle(started=1000.0))
+        front = Front(rooms, Lifecycle(started=1000.0), Inference(rooms))
         before = rooms.metrics.exposition()
         for number in range(10_000):
             caller = Caller(f"/v1/chat/{number}", method="POST" if number % 2 else "GET")

@@ -1,0 +1,48 @@
+"""The inference routes as both fronts serve them: the protocol, for ordinary requests, and ASGI for all others."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.dialects import DIALECTS
+from gateway.dialects.dialect import Dialect
+from gateway.relay.downstream import Client
+from gateway.web.error_answers import Headers
+from gateway.web.rooms import Rooms
+from gateway.web.serve_request import serve_client
+from gateway.web.turnstile import Turnstile
+from gateway.web.wire_client import WireClient
+
+_BY_TARGET: Final[Mapping[bytes, Dialect]] = {path.encode(): dialect for path, dialect in DIALECTS.items()}
+
+
+class Inference:
+    """POST on the routes of every dialect, a few of them a turn."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._turnstile = Turnstile()
+
+    @staticmethod
+    def find(target: bytes) -> tuple[Dialect, bytes] | None:
+        """The dialect and the query of a target as its request line has it; None if it is no such route, or written oddly."""
+        path, _, query = target.partition(b"?")
+        dialect = _BY_TARGET.get(path)
+        return None if dialect is None else (dialect, query)
+
+    async def serve(self, dialect: Dialect, headers: Headers, query: bytes, client: Client) -> None:
+        """Serve one call to its end."""
+        await self._turnstile.enter()
+        await serve_client(self._rooms, dialect, headers, query, client)
+
+    async def serve_wire(
+        self, dialect: Dialect, headers: Headers, query: bytes, client: WireClient, tasks: set[asyncio.Task[None]]
+    ) -> None:
+        """As `serve`, in a task of its own that is among `tasks`."""
+        task = asyncio.current_task()
+        try:
+            await self.serve(dialect, headers, query, client)
+        finally:
+            client.close()
+            if task is not None:
+                tasks.discard(task)
