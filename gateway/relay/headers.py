@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from email.utils import formatdate
+from enum import Enum, auto
 from functools import lru_cache
 
 from gateway.core.errors import InvalidRequest
@@ -19,7 +20,6 @@ CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 
 _HOP_BY_HOP = frozenset(
     {
-        b"connection",
         b"keep-alive",
         b"proxy-authenticate",
         b"proxy-authorization",
@@ -36,7 +36,43 @@ _HOP_BY_HOP = frozenset(
 _REPLACED_ONWARD = frozenset({b"host", b"content-length", b"accept-encoding", b"expect"})
 
 _NOT_A_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9A-Za-z]|^$")
-_BREAKS_A_LINE = re.compile(rb"[\r\n\x00]")
+
+
+class _Fate(Enum):
+    """What becomes of a header, by its name alone."""
+
+    GOES_ON = auto()
+    STAYS = auto()  # belongs to this hop, or is ours to say
+    NAMES_MORE = auto()  # Connection, which names others that stay
+    REPLACED = auto()  # goes on in answers; of a request, ours takes its place
+    CREDENTIAL = auto()
+    NO_NAME = auto()
+
+
+# The names in use are few, so each is judged once; those that callers make up take 64 KiB of memory at most.
+_MOST_KNOWN = 1024
+_KNOWN_BYTES = 64
+_known: dict[bytes, tuple[bytes, _Fate]] = {}
+
+
+def _judge(name: bytes) -> tuple[bytes, _Fate]:
+    """A header's name in lower case, and its fate. What `_known` does not know yet is asked here."""
+    found = (name.lower(), _fate(name.lower()))
+    if len(name) <= _KNOWN_BYTES and len(_known) < _MOST_KNOWN:
+        _known[name] = found
+    return found
+
+
+def _fate(name: bytes) -> _Fate:
+    if name == b"connection":
+        return _Fate.NAMES_MORE
+    if name in _HOP_BY_HOP or name.startswith(OWN_PREFIX):
+        return _Fate.STAYS
+    if name in _REPLACED_ONWARD:
+        return _Fate.REPLACED
+    if name in CREDENTIALS:
+        return _Fate.CREDENTIAL
+    return _Fate.NO_NAME if _NOT_A_NAME.search(name) else _Fate.GOES_ON
 
 
 def onward_headers(
@@ -49,25 +85,30 @@ def onward_headers(
     `content-length` is not among them, whoever writes the body adds it. The answer is asked for unencoded, because
     usage must be seen as it passes. Raises InvalidRequest for a name or value that could break out of its line.
     """
-    headers = list(headers)
-    hop = _named_in_connection(headers)
-    onward: list[Header] = [(b"host", host), (b"accept-encoding", b"identity")]
-    for name, value in headers:
-        name = name.lower()
-        if name in _HOP_BY_HOP or name in _REPLACED_ONWARD or name in hop or name.startswith(OWN_PREFIX):
+    named: set[bytes] = set()
+    onward: list[Header] = []
+    for given_name, value in headers:
+        name, fate = _known.get(given_name) or _judge(given_name)
+        if fate is _Fate.STAYS or fate is _Fate.REPLACED:
             continue
-        if (name == b"authorization" and authorization is not None) or (name in CREDENTIALS and not keeps_credentials):
+        if fate is _Fate.NAMES_MORE:
+            named |= _names_in(value)
             continue
-        if _NOT_A_NAME.search(name) or _BREAKS_A_LINE.search(value):
+        if fate is _Fate.CREDENTIAL and (not keeps_credentials or (name == b"authorization" and authorization is not None)):
+            continue
+        if fate is _Fate.NO_NAME or b"\n" in value or b"\r" in value or b"\0" in value:
             raise InvalidRequest("a request header has a name or value that HTTP does not allow")
         onward.append((name, value))
+    if named:
+        onward = [header for header in onward if header[0] not in named]
+    onward[:0] = ((b"host", host), (b"accept-encoding", b"identity"))
     if authorization is not None:
         onward.append((b"authorization", authorization))
     return onward
 
 
 def answer_headers(
-    headers: Sequence[Header], own: Sequence[Header] = (), *, is_event_stream: bool, length_changes: bool
+    headers: Iterable[Header], own: Sequence[Header] = (), *, is_event_stream: bool, length_changes: bool
 ) -> list[Header]:
     """An engine's headers as they go back to the client, and `own` behind them.
 
@@ -75,28 +116,42 @@ def answer_headers(
     rewritten on its way, so the engine's length says nothing. Event streams forbid to be held back or kept by a proxy.
     A header that could break out of its line is dropped: the answer is whole without it.
     """
-    hop = _named_in_connection(headers)
+    named: set[bytes] = set()
     back: list[Header] = []
-    seen: set[bytes] = set()
-    for name, value in headers:
-        name = name.lower()
-        if name in _HOP_BY_HOP or name in hop or name.startswith(OWN_PREFIX):
+    has_date = False
+    for given_name, value in headers:
+        name, fate = _known.get(given_name) or _judge(given_name)
+        if fate is _Fate.NAMES_MORE:
+            named |= _names_in(value)
             continue
-        if (name == b"date" and name in seen) or (name == b"content-length" and length_changes):
+        if fate is _Fate.STAYS or fate is _Fate.NO_NAME or b"\n" in value or b"\r" in value or b"\0" in value:
             continue
-        if _NOT_A_NAME.search(name) or _BREAKS_A_LINE.search(value):
+        if name == b"date":
+            if has_date:
+                continue
+            has_date = True
+        elif name == b"content-length" and length_changes:
             continue
-        seen.add(name)
         back.append((name, value))
-    if b"date" not in seen:
+    if named:
+        back = [header for header in back if header[0] not in named]
+        has_date = has_date and b"date" not in named
+    if not has_date:
         back.append(date_header())
     if is_event_stream:
-        if b"cache-control" not in seen:
-            back.append((b"cache-control", b"no-cache"))
-        if b"x-accel-buffering" not in seen:
-            back.append((b"x-accel-buffering", b"no"))
+        said = {name for name, _ in back}
+        back += (header for header in _NOT_HELD_BACK if header[0] not in said)
     back += own
     return back
+
+
+# For event streams: what keeps proxies from holding them back.
+_NOT_HELD_BACK: Sequence[Header] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
+
+
+def _names_in(connection: bytes) -> set[bytes]:
+    """The headers that a Connection header declares to be for this hop."""
+    return {token.strip().lower() for token in connection.split(b",")}
 
 
 def date_header() -> Header:
@@ -106,16 +161,10 @@ def date_header() -> Header:
 
 def header_value(headers: Iterable[Header], name: bytes) -> bytes | None:
     """The first value of the header `name` (lower case); None if it is not there."""
-    return next((value for key, value in headers if key.lower() == name), None)
-
-
-def _named_in_connection(headers: Iterable[Header]) -> frozenset[bytes] | set[bytes]:
-    """The headers that their sender declared to be for this hop."""
-    named: set[bytes] = set()
-    for name, value in headers:
-        if name.lower() == b"connection":
-            named.update(token.strip().lower() for token in value.split(b","))
-    return named
+    for key, value in headers:
+        if key == name or key.lower() == name:
+            return value
+    return None
 
 
 @lru_cache(maxsize=1)

@@ -61,10 +61,6 @@ def broken_facts(failure: UpstreamFailed) -> ErrorFacts:
     return ErrorFacts(broken.status, f"upstream_{failure.stage.value}", f"the inference server {broken.text}")
 
 
-def is_event_stream(head: UpstreamHead) -> bool:
-    return head.content_type.startswith(b"text/event-stream")
-
-
 class Answer:
     """An exchange with the engine while its answer is relayed. Watched by the watchdog from sending to the end."""
 
@@ -122,13 +118,13 @@ class Answer:
         head = await self._exchange.head()
         self._timeline.head = self._now()
         # A stream was asked for, and this is none: no token will be seen in it.
-        self._is_stream = self._is_stream and is_event_stream(head)
+        self._is_stream = self._is_stream and head.is_event_stream
         return head
 
     def watcher(self, head: UpstreamHead, *, hide_usage: bool) -> Watcher:
         """Eyes for the answer with this head. hide_usage: cut out the usage event that we asked for ourselves."""
         self._watcher = self._dialect.watcher(
-            is_event_stream=is_event_stream(head), hide_usage=hide_usage, content_encoding=head.content_encoding
+            is_event_stream=head.is_event_stream, hide_usage=hide_usage, content_encoding=head.content_encoding
         )
         return self._watcher
 
@@ -147,7 +143,7 @@ class Answer:
         one go, before its head goes out.
         Cancellation (the client has gone) passes through; the caller closes.
         """
-        is_stream = is_event_stream(head)
+        is_stream = head.is_event_stream
         held: list[bytes] | None = None
         broken: UpstreamFailed | None = None
         if own_headers is not None and told_at_end is not None and not is_stream and 0 < head.content_length <= _HELD_BYTES:
@@ -225,7 +221,7 @@ class Answer:
     async def _break(self, failure: UpstreamFailed, watcher: Watcher, head: UpstreamHead) -> Outcome:
         """The head is out, so no status can change any more: say it in the stream, or break the connection."""
         outcome = BROKEN[failure.stage].after
-        if is_event_stream(head):
+        if head.is_event_stream:
             # Of an event that never ended, what the watcher holds back stays back: an error event can follow then.
             at_boundary = watcher.at_boundary
             watcher.finish()

@@ -13,7 +13,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
@@ -24,34 +23,36 @@ from gateway.relay.upstream_request import WireRequest
 READ_AT_ONCE_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
 class UpstreamHead:
-    """An answer's status line and headers: names in lower case, values as they came, in order."""
+    """An answer's status line and headers: names in lower case, values as they came, in order.
 
-    status: int
-    reason: bytes
-    headers: list[tuple[bytes, bytes]]
+    content_type: in lower case, b"" if there is none. content_length: in bytes; 0 if none is stated that can be believed.
+    content_encoding: in lower case; None if there is none, or the one that changes nothing. Of each, the first counts.
+    """
 
-    def header(self, name: bytes) -> bytes | None:
-        """The first header of that (lower case) name."""
-        return next((value for key, value in self.headers if key == name), None)
+    __slots__ = ("content_encoding", "content_length", "content_type", "headers", "is_event_stream", "reason", "status")
 
-    @property
-    def content_type(self) -> bytes:
-        """In lower case, b"" if there is none."""
-        return (self.header(b"content-type") or b"").lower()
+    def __init__(self, status: int, reason: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        kind = length = encoding = b""
+        for name, value in headers:
+            if name == b"content-type":
+                kind = kind or value
+            elif name == b"content-length":
+                length = length or value
+            elif name == b"content-encoding":
+                encoding = encoding or value
+        self.content_type = kind.lower()
+        self.is_event_stream = self.content_type.startswith(b"text/event-stream")
+        self.content_length = int(length) if length.isdigit() and len(length) < 16 else 0
+        self.content_encoding = _encoding(encoding) if encoding else None
 
-    @property
-    def content_length(self) -> int:
-        """In bytes; 0 if none is stated, or more than one could be."""
-        stated = self.header(b"content-length") or b""
-        return int(stated) if stated.isdigit() and len(stated) < 16 else 0
 
-    @property
-    def content_encoding(self) -> str | None:
-        """In lower case; None if there is none, or the one that changes nothing."""
-        encoding = (self.header(b"content-encoding") or b"").strip().lower().decode("latin-1")
-        return None if encoding in ("", "identity") else encoding
+def _encoding(value: bytes) -> str | None:
+    encoding = value.strip().lower().decode("latin-1")
+    return None if encoding in ("", "identity") else encoding
 
 
 PassOn = Callable[[bytes], bool]
@@ -113,7 +114,7 @@ class UpstreamExchange:
         self.is_held_back = False
         self.is_ended = False
         self.failure: UpstreamFailed | None = None
-        self.sent_at = self.last_read_at = time.monotonic()
+        self.sent_at = self.last_read_at = 0.0  # until it is carried
 
     async def head(self) -> UpstreamHead:
         """The final answer's head (1xx are skipped). Raises UpstreamFailed if it will not come."""

@@ -14,7 +14,7 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _BODILESS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class WireRequest:
     """What goes out, in order, as one write. is_head: the answer will have no body, whatever its head says."""
 
@@ -25,12 +25,12 @@ class WireRequest:
 def write_request(method: bytes, target: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> WireRequest:
     """The bytes of a request; `content-length` is added here.
 
-    headers: all others, `host` among them, none that frames. Raises InvalidRequest if any part would break out of its
-    line (CR, LF, NUL; a blank in the request line), ValueError for a framing header, which is our own mistake.
+    headers: all others, names in lower case, `host` among them, none that frames. Raises InvalidRequest if any part would
+    break out of its line (CR, LF, NUL; a blank in the request line), ValueError for a framing header: our own mistake.
     """
     parts = [method, b" ", target, b" HTTP/1.1\r\n"]
     for name, value in headers:
-        if name.lower() in _FRAMING:
+        if name in _FRAMING:
             raise ValueError(f"{name!r} is not the caller's to set")
         parts += (name, b": ", value, b"\r\n")
     lines = len(headers) + 2

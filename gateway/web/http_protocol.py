@@ -216,18 +216,15 @@ class HttpProtocol(HttpToolsProtocol):
         if len(self.headers) >= self._limits.headers:
             self._refuse(DoorReason.TOO_MANY_HEADERS)
         name = name.lower()
-        match name:
-            case b"host":
-                self._hosts.append(value)
-            case b"transfer-encoding":
-                self._codings.append(value.lower())
-            case b"content-length":
-                self._length = value
-            case b"expect":
-                self._expectation = value.lower()
-            case _:
-                pass
         self.headers.append((name, value))
+        if name == b"host":
+            self._hosts.append(value)
+        elif name == b"content-length":
+            self._length = value
+        elif name == b"transfer-encoding":
+            self._codings.append(value.lower())
+        elif name == b"expect":
+            self._expectation = value.lower()
 
     def on_headers_complete(self) -> None:
         if self._is_replaying:

@@ -6,7 +6,6 @@ from typing import Any, Final
 from gateway.core.outcomes import Outcome
 from gateway.dialects.dialect import Dialect, ErrorFacts
 from gateway.relay.downstream import Downstream
-from gateway.relay.stream import is_event_stream
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 
 # An error is one sentence; of more than this no part is read (bytes).
@@ -15,7 +14,7 @@ _LIMIT_BYTES: Final = 64 * 1024
 
 def goes_under_a_stream(head: UpstreamHead) -> bool:
     """Whether an answer's body can go on under the head that was sent early: a plain event stream, and nothing else."""
-    return 200 <= head.status < 300 and is_event_stream(head) and head.content_encoding is None
+    return 200 <= head.status < 300 and head.is_event_stream and head.content_encoding is None
 
 
 async def tell_in_band(exchange: UpstreamExchange, head: UpstreamHead, client: Downstream, dialect: Dialect) -> Outcome:

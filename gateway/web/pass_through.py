@@ -15,7 +15,6 @@ from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.relay.headers import answer_headers
-from gateway.relay.stream import is_event_stream
 from gateway.web.plain_errors import write_error
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
@@ -105,7 +104,7 @@ async def _relay(rooms: Rooms, scope: dict[str, Any], call: _Call, space: BodySp
     try:
         async with asyncio.timeout(choices.clocks.total_s):
             head = await exchange.head()
-            headers = answer_headers(head.headers, is_event_stream=is_event_stream(head), length_changes=False)
+            headers = answer_headers(head.headers, is_event_stream=head.is_event_stream, length_changes=False)
             call.head_sent = True
             await client.write_head(head.status, headers)
             while data := await exchange.read():

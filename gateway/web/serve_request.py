@@ -53,7 +53,7 @@ async def serve_client(rooms: Rooms, dialect: Dialect, headers: Headers, query: 
     outcome = Outcome.GATEWAY_ERROR
     try:
         try:
-            outcome = await _until_cut(rooms, line)
+            outcome = await line.travel()
         except GatewayError as error:
             outcome = await line.answer_error(error)
         except Exception as error:
@@ -71,21 +71,6 @@ async def serve_client(rooms: Rooms, dialect: Dialect, headers: Headers, query: 
         learn_from(rooms, journal)
         journal.end(line.outcome_of(outcome), rooms.clock.now())
         line.close()
-
-
-async def _until_cut(rooms: Rooms, line: "Line") -> Outcome:
-    """`line.travel()`, unless a drain comes to its end while the request is still read, counted, or sent: then it is refused
-    like one that comes now. Raises Rejected, and what `travel` raises."""
-    rooms.running.add(line)
-    try:
-        return await line.travel()
-    except asyncio.CancelledError:
-        if not line.is_cut:
-            raise
-        line.task.uncancel()
-        raise shutting_down() from None
-    finally:
-        rooms.running.discard(line)
 
 
 class Line:
@@ -109,7 +94,8 @@ class Line:
         self._head_sent = False
         self._left_with_all: Outcome | None = None
         self._runs_on = False
-        self.is_cut = False
+        self._is_cut = False
+        self._answer: Answer | None = None
         self.space = rooms.body_room.open()
         task = asyncio.current_task()
         assert task is not None, "an ASGI server calls its application in a task"
@@ -117,7 +103,23 @@ class Line:
         client.on_gone(self._client_left)
 
     async def travel(self) -> Outcome:
-        """The whole way. Raises GatewayError while nothing was sent to the client; cancelled when the client leaves."""
+        """The whole way, unless a drain comes to its end before there is an answer: then it is refused like one that comes now.
+
+        Raises GatewayError while nothing was sent to the client; cancelled when the client leaves.
+        """
+        running = self._rooms.running
+        running.add(self)
+        try:
+            return await self._travel()
+        except asyncio.CancelledError:
+            if not self._is_cut:
+                raise
+            self.task.uncancel()
+            raise shutting_down() from None
+        finally:
+            running.discard(self)
+
+    async def _travel(self) -> Outcome:
         rooms, journal = self._rooms, self._journal
         terms = journal.terms = rooms.callers.identify(self._headers)
         if EXPECT in self._asked:
@@ -263,7 +265,7 @@ class Line:
             raise
         # Such an engine computes a plain answer to its end although its client has left: so long the hold stays.
         self._runs_on = rules.runs_on_when_left and not request.stream
-        answer = Answer(
+        answer = self._answer = Answer(
             exchange,
             self._client,
             dialect,
@@ -275,8 +277,6 @@ class Line:
             now=rooms.clock.now,
             on_gaps=journal.token_gaps,
         )
-        rooms.running.discard(self)
-        rooms.running.add(answer)
         rooms.watchdog.watch(answer)
         outcome: Outcome | None = None
         try:
@@ -296,7 +296,6 @@ class Line:
             outcome = await answer.relay(head, watcher, own_headers, told_at_end=told_at_end)
         finally:
             rooms.watchdog.unwatch(answer)
-            rooms.running.discard(answer)
             answer.close()
             if outcome is None and answer.is_told_whole:
                 outcome = self._left_with_all = Outcome.COMPLETED
@@ -315,9 +314,11 @@ class Line:
         return outcome
 
     def cut(self, stage: UpstreamStage) -> None:
-        """A drain has come to its end, and there is no answer yet."""
-        if self._journal.gone_in is None:
-            self.is_cut = True
+        """A drain has come to its end."""
+        if self._answer is not None:
+            self._answer.cut(stage)
+        elif self._journal.gone_in is None:
+            self._is_cut = True
             self.task.cancel()
 
     def _client_left(self) -> None:
@@ -337,15 +338,16 @@ class Line:
         journal = self._journal
         headers = [
             (b"x-kvgate-request-id", journal.request_id.encode()),
-            (b"x-kvgate-queue-ms", str(journal.queue_ms(self._rooms.clock.now())).encode()),
+            (b"x-kvgate-queue-ms", b"%d" % journal.queue_ms(self._rooms.clock.now())),
         ]
-        if journal.blocks is not None:
-            headers.append((b"x-kvgate-blocks", str(journal.blocks).encode()))
+        blocks = journal.blocks
+        if blocks is not None:
+            headers.append((b"x-kvgate-blocks", b"%d" % blocks))
         if journal.pool is not None:
             names = [view.name for view in journal.pool.backends] if journal.grant is None else [journal.grant.backend]
-            headers.append((b"x-kvgate-free-blocks", str(self._rooms.controller.free_blocks(names)).encode()))
+            headers.append((b"x-kvgate-free-blocks", b"%d" % self._rooms.controller.free_blocks(names)))
         if journal.offer is not None and journal.offer.cap_to_write is not None:
-            headers.append((b"x-kvgate-output-cap", str(journal.offer.cap_to_write).encode()))
+            headers.append((b"x-kvgate-output-cap", b"%d" % journal.offer.cap_to_write))
         return headers
 
     def close(self) -> None:

@@ -44,9 +44,7 @@ class BodySpace:
         self._taken_bytes = 0
 
 
-async def read_upload(
-    client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float
-) -> bytes:
+async def read_upload(client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float) -> bytes:
     """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late;
     Rejected if there is no room for it. Whoever opened `space` closes it."""
     length = header_value(headers, b"content-length")

@@ -36,8 +36,9 @@ class Upstream:
         key_was_ours: callers' keys are checked here, so none of them goes on. The backend's key is used only there, or where
         the caller brought no credential of its own. Raises UpstreamFailed.
         """
-        has_own = not key_was_ours and any(name.lower() in CREDENTIALS for name, _ in headers)
-        authorization = None if has_own or self.bearer is None else b"Bearer " + self.bearer.encode()
+        authorization = None
+        if self.bearer is not None and (key_was_ours or not any(name.lower() in CREDENTIALS for name, _ in headers)):
+            authorization = b"Bearer " + self.bearer.encode()
         onward = onward_headers(headers, host=self.host, authorization=authorization, keeps_credentials=not key_was_ours)
         if self.pinned:
             names = {name.lower() for name, _ in self.pinned}

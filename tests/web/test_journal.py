@@ -12,8 +12,8 @@ from gateway.core.outcomes import Outcome
 from gateway.dialects import DIALECTS
 from gateway.logs import fields_of
 from gateway.web.app import Front
-from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.inference import Inference
+from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_request
