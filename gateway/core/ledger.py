@@ -322,7 +322,7 @@ class Ledger:
         reservation.need = need
         reservation.charged_blocks = charged
         reservation.output_tokens = output_tokens
-        self._commitment.moved(ticket, need, charged, output_tokens)
+        self._commitment.moved(ticket, reservation.backend, need, charged, output_tokens)
         return freed
 
     def __repr__(self) -> str:

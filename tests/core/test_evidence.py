@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.core.commitment.evidence import ENOUGH, Ending, Evidence, cap_bucket
+from gateway.core.commitment.evidence import ENOUGH, Evidence, cap_bucket
+from gateway.core.commitment.lengths import Ending
 from gateway.core.names import LaneName, PoolName, TicketId
 from gateway.core.ticket import Need, Ticket
 from support.tickets import A

@@ -4,14 +4,18 @@ import random
 
 import pytest
 
-from gateway.core.commitment.lengths import HALF_LIFE, Lengths, bin_of
+from gateway.core.commitment.lengths import HALF_LIFE, Ending, Lengths, bin_of
 
 
 def seen(*tokens: int) -> Lengths:
     lengths = Lengths()
     for each in tokens:
-        lengths.finished(each)
+        end(lengths, each)
     return lengths
+
+
+def end(lengths: Lengths, tokens: int, ending: Ending = Ending.FINISHED) -> None:
+    lengths.ended(tokens, bin_of(tokens), ending)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 7, 100, 1_023, 50_000])
@@ -61,9 +65,9 @@ def test_answers_cut_off_do_not_make_the_others_look_short() -> None:
     for _ in range(3_000):
         natural, patience = int(draw.expovariate(1 / 300)) + 1, int(draw.expovariate(1 / 300)) + 1
         if natural <= patience:
-            lengths.finished(natural)
+            end(lengths, natural)
         else:
-            lengths.left(patience, counts=False)
+            end(lengths, patience, Ending.LEFT)
     median = lengths.expected(0)
     assert median == pytest.approx(208, rel=0.2), "counted as ended, the median would be half of that"
 
@@ -71,7 +75,7 @@ def test_answers_cut_off_do_not_make_the_others_look_short() -> None:
 def test_where_a_cap_ends_most_answers_their_length_is_unknown() -> None:
     lengths = Lengths()
     for _ in range(200):
-        lengths.left(256, counts=True)
+        end(lengths, 256, Ending.CAPPED)
     assert lengths.completions == 200
     assert lengths.expected(0) is None
 
@@ -79,17 +83,15 @@ def test_where_a_cap_ends_most_answers_their_length_is_unknown() -> None:
 def test_running_answers_count_as_at_least_so_long() -> None:
     short = seen(*[10] * 101)
     assert short.expected(0) == 10
-    for _ in range(400):
-        short.moves(None, bin_of(800))
-    short.finished(10)
+    short.running[bin_of(800)] += 400
+    end(short, 10)
     for _ in range(3):
-        short.finished(10)
+        end(short, 10)
     forecast = short.expected(0)
     assert forecast is None or forecast > 10, "four of five are known to go on past 800"
-    for _ in range(400):
-        short.moves(bin_of(800), None)
+    short.running[bin_of(800)] -= 400
     for _ in range(10):
-        short.finished(10)
+        end(short, 10)
     assert short.expected(0) == 10
 
 
@@ -98,7 +100,7 @@ def test_the_past_fades_by_half_in_its_half_life() -> None:
     for number in range(HALF_LIFE + HALF_LIFE // 8):
         if number == HALF_LIFE // 2:
             assert lengths.expected(0) == 10, "one that changes for a while is not followed at once"
-        lengths.finished(1_000)
+        end(lengths, 1_000)
     assert lengths.expected(0) == 1_000
 
 
@@ -106,12 +108,12 @@ def test_what_has_misled_is_outvoted_eight_times_as_fast() -> None:
     lengths = seen(*[10] * 2_000)
     lengths.doubt()
     for _ in range(HALF_LIFE // 6):
-        lengths.finished(1_000)
+        end(lengths, 1_000)
     assert lengths.expected(0) == 1_000
 
 
 def test_memory_is_fixed_whatever_comes() -> None:
-    lengths = seen(*[1 << shift for shift in range(40)] * 30, 0, -3)
+    lengths = seen(*[1 << shift for shift in range(40)] * 30)
     assert len(lengths.rows()) <= 26 * 12
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from gateway.core.commitment.evidence import Ending, Evidence
+from gateway.core.commitment.evidence import Evidence
 from gateway.core.commitment.forecast import ForecastCommitment
+from gateway.core.commitment.lengths import Ending
 from gateway.core.commitment.strict import StrictCommitment
 from gateway.core.names import BackendName
 from gateway.core.snapshots import CommitmentSnapshot
@@ -37,7 +38,7 @@ class Commitment(Protocol):
 
     def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None: ...
 
-    def moved(self, ticket: Ticket, need: Need, charged_blocks: int, output_tokens: int) -> None: ...
+    def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None: ...
 
     def ended(self, ticket: Ticket) -> None: ...
 

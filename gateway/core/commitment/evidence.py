@@ -7,10 +7,9 @@ After 30 answers the short ones, which end first, still outweigh the others; aft
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final
 
-from gateway.core.commitment.lengths import Lengths, bin_of
+from gateway.core.commitment.lengths import Ending, Lengths, bin_of
 from gateway.core.names import LaneName
 from gateway.core.ticket import Ticket
 
@@ -21,14 +20,7 @@ _FORMAT: Final = 1
 
 ClassName = tuple[str, ...]
 """(family,), (family, lane) or (family, lane, bucket)."""
-
-
-class Ending(Enum):
-    """How an answer ended, for what it tells about lengths."""
-
-    FINISHED = "finished"  # by itself
-    CAPPED = "capped"  # its output cap was reached
-    LEFT = "left"  # cut off: the client left, or something broke
+_Likeness = tuple[str, LaneName, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +35,26 @@ class ClassEvidence:
 class Following:
     """A running answer in the evidence: its classes, narrowest first, and the bin in which it is."""
 
-    __slots__ = ("bin", "classes")
+    __slots__ = ("_bin", "_classes")
 
     def __init__(self, classes: tuple[Lengths, ...]) -> None:
-        self.classes = classes
-        self.bin = 0
+        self._classes = classes
+        self._bin = 0
         for lengths in classes:
-            lengths.moves(None, 0)
+            lengths.running[0] += 1
 
     def reaches(self, tokens: int) -> None:
         """It has so many tokens now."""
-        if (after := bin_of(tokens)) != self.bin:
-            for lengths in self.classes:
-                lengths.moves(self.bin, after)
-            self.bin = after
+        before, after = self._bin, bin_of(tokens)
+        if after != before:
+            self._bin = after
+            for lengths in self._classes:
+                lengths.running[before] -= 1
+                lengths.running[after] += 1
 
     def ends(self) -> None:
-        for lengths in self.classes:
-            lengths.moves(self.bin, None)
+        for lengths in self._classes:
+            lengths.running[self._bin] -= 1
 
 
 class Evidence:
@@ -68,13 +62,14 @@ class Evidence:
 
     def __init__(self) -> None:
         self._classes: dict[ClassName, Lengths] = {}
+        # The classes of a ticket, narrowest first, where they are all there: found once, for every ticket that is like it.
+        self._found: dict[_Likeness, tuple[Lengths, ...]] = {}
         self._seeded: set[str] = set()
 
     def lengths_for(self, ticket: Ticket) -> Lengths | None:
         """What speaks for this ticket: its narrowest class that has seen enough; None if none has."""
-        for name in _names(ticket):
-            lengths = self._classes.get(name)
-            if lengths is not None and lengths.completions >= ENOUGH:
+        for lengths in self._found.get(_likeness(ticket)) or self._known(ticket):
+            if lengths.completions >= ENOUGH:
                 return lengths
         return None
 
@@ -84,13 +79,12 @@ class Evidence:
 
     def learn(self, ticket: Ticket, tokens: int, ending: Ending) -> bool:
         """An answer that was followed has ended after so many tokens. Returns whether forecasts are others now."""
+        tokens = max(tokens, 1)
+        at = bin_of(tokens)
         changed = False
         for lengths in self._classes_of(ticket):
-            if ending is Ending.FINISHED:
-                changed |= lengths.finished(tokens)
-            else:
-                changed |= lengths.left(tokens, counts=ending is Ending.CAPPED)
-            changed |= lengths.completions == ENOUGH
+            if lengths.ended(tokens, at, ending) or lengths.completions == ENOUGH:
+                changed = True
         return changed
 
     def doubt(self) -> None:
@@ -151,11 +145,23 @@ class Evidence:
         if len(taken) > _MOST_CLASSES:
             raise ValueError(f"more than {_MOST_CLASSES} classes")
         self._classes.update(taken)
+        self._found.clear()
         return frozenset(name[0] for name in taken)
 
     def _classes_of(self, ticket: Ticket) -> tuple[Lengths, ...]:
-        found = (self._class(name) for name in _names(ticket))
-        return tuple(lengths for lengths in found if lengths is not None)
+        """The classes of a ticket, narrowest first; made where they were not there."""
+        likeness = _likeness(ticket)
+        classes = self._found.get(likeness)
+        if classes is None:
+            names = _names(ticket)
+            classes = tuple(lengths for lengths in map(self._class, names) if lengths is not None)
+            if len(classes) == len(names):  # so there are never more of them than of narrow classes
+                self._found[likeness] = classes
+        return classes
+
+    def _known(self, ticket: Ticket) -> Iterator[Lengths]:
+        """The classes of a ticket that are there, narrowest first."""
+        return (self._classes[name] for name in _names(ticket) if name in self._classes)
 
     def _class(self, name: ClassName) -> Lengths | None:
         lengths = self._classes.get(name)
@@ -167,6 +173,12 @@ class Evidence:
 def cap_bucket(cap_tokens: int | None) -> str:
     """Caps within a factor of two are one bucket, named by its upper end; `none` where no cap was sent."""
     return "none" if cap_tokens is None else f"<{1 << cap_tokens.bit_length()}"
+
+
+def _likeness(ticket: Ticket) -> _Likeness:
+    """What decides of which classes a ticket is."""
+    cap_tokens = ticket.cap_tokens
+    return ticket.family, ticket.lane, None if cap_tokens is None else cap_tokens.bit_length()
 
 
 def _names(ticket: Ticket) -> tuple[ClassName, ClassName, ClassName]:

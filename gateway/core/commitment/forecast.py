@@ -12,24 +12,14 @@ Requests of several sequences are charged as so many equal ones; their answers t
 
 from typing import Final
 
-from gateway.core.commitment.evidence import Ending, Evidence, Following
+from gateway.core.commitment.evidence import Evidence, Following
 from gateway.core.commitment.judge import Freedom, Judge
+from gateway.core.commitment.lengths import Ending
 from gateway.core.names import BackendName, TicketId
 from gateway.core.snapshots import CommitmentSnapshot
 from gateway.core.ticket import Need, Ticket
 
 COLD_TOKENS: Final = 1024
-
-
-class _Run:
-    """A request that holds something. cold_blocks: its charge, if that is a guess without evidence, else 0."""
-
-    __slots__ = ("backend", "cold_blocks", "following")
-
-    def __init__(self, backend: BackendName, cold_blocks: int, following: Following | None) -> None:
-        self.backend = backend
-        self.cold_blocks = cold_blocks
-        self.following = following
 
 
 class _Page:
@@ -50,7 +40,8 @@ class ForecastCommitment:
         self._evidence = evidence
         self._pinned = pinned
         self._pages: dict[BackendName, _Page] = {}
-        self._runs: dict[TicketId, _Run] = {}
+        self._following: dict[TicketId, Following] = {}
+        self._cold: dict[TicketId, tuple[_Page, int]] = {}  # blocks of who is charged by a guess without evidence
 
     def charge(self, ticket: Ticket, backend: BackendName, need: Need, output_tokens: int) -> int:
         page = self._pages.get(backend)
@@ -61,11 +52,10 @@ class ForecastCommitment:
         if lengths is not None:
             expected = lengths.expected(each)
             return need.worst_blocks if expected is None else _blocks(need, expected)
-        if not self._is_cold(ticket, page):
+        if ticket.cap_tokens is not None or not page.judge.may_start_cold:
             return need.worst_blocks
         blocks = _blocks(need, each + max(COLD_TOKENS, each))
-        run = self._runs.get(ticket.id)
-        if run is not None and run.cold_blocks:
+        if ticket.id in self._cold:
             return blocks
         return blocks if 2 * (page.cold_blocks + blocks) <= page.budget_blocks else need.worst_blocks
 
@@ -79,26 +69,30 @@ class ForecastCommitment:
         self._page(backend).budget_blocks = budget_blocks
 
     def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
-        following = self._evidence.follow(ticket) if need.seats == 1 else None
-        page = self._page(backend)
-        run = self._runs[ticket.id] = _Run(backend, 0, following)
-        self._count_cold(ticket, page, run, charged_blocks, need.worst_blocks)
+        if need.seats == 1:
+            self._following[ticket.id] = self._evidence.follow(ticket)
+        if ticket.cap_tokens is None:
+            self._count_cold(ticket, backend, need, charged_blocks)
 
-    def moved(self, ticket: Ticket, need: Need, charged_blocks: int, output_tokens: int) -> None:
-        run = self._runs[ticket.id]
-        if run.following is not None:
-            run.following.reaches(output_tokens)
-        self._count_cold(ticket, self._page(run.backend), run, charged_blocks, need.worst_blocks)
+    def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None:
+        following = self._following.get(ticket.id)
+        if following is not None:
+            following.reaches(output_tokens)
+        if ticket.cap_tokens is None:
+            self._end_cold(ticket)
+            self._count_cold(ticket, backend, need, charged_blocks)
 
     def ended(self, ticket: Ticket) -> None:
-        run = self._runs.pop(ticket.id)
-        self._page(run.backend).cold_blocks -= run.cold_blocks
-        if run.following is not None:
-            run.following.ends()
+        following = self._following.pop(ticket.id, None)
+        if following is not None:
+            following.ends()
+        if ticket.cap_tokens is None:
+            self._end_cold(ticket)
 
     def learn(self, ticket: Ticket, output_tokens: int, ending: Ending) -> bool:
-        if any(need.seats > 1 for need in ticket.needs.values()):
-            return False
+        for need in ticket.needs.values():
+            if need.seats > 1:
+                return False
         return self._evidence.learn(ticket, output_tokens, ending)
 
     def read_engine(self, backend: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> bool:
@@ -125,16 +119,18 @@ class ForecastCommitment:
             page = self._pages[backend] = _Page(pinned=self._pinned)
         return page
 
-    def _is_cold(self, ticket: Ticket, page: _Page) -> bool:
-        """Whether a guess without evidence is allowed. (That there is none was found before.)"""
-        return ticket.cap_tokens is None and page.judge.may_start_cold
-
-    def _count_cold(self, ticket: Ticket, page: _Page, run: _Run, charged_blocks: int, worst_blocks: int) -> None:
+    def _count_cold(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
         """Keep the sum of guessed charges. What is charged its worst is no guess."""
-        is_guess = charged_blocks < worst_blocks and self._is_cold(ticket, page) and self._evidence.lengths_for(ticket) is None
-        cold_blocks = charged_blocks if is_guess else 0
-        page.cold_blocks += cold_blocks - run.cold_blocks
-        run.cold_blocks = cold_blocks
+        page = self._page(backend)
+        is_guess = charged_blocks < need.worst_blocks and page.judge.may_start_cold
+        if is_guess and self._evidence.lengths_for(ticket) is None:
+            self._cold[ticket.id] = page, charged_blocks
+            page.cold_blocks += charged_blocks
+
+    def _end_cold(self, ticket: Ticket) -> None:
+        if ticket.id in self._cold:
+            page, charged_blocks = self._cold.pop(ticket.id)
+            page.cold_blocks -= charged_blocks
 
 
 def _blocks(need: Need, output_tokens: int) -> int:

@@ -8,13 +8,15 @@ It promises:
 * fixed memory: bins a twelfth of an octave wide, each remembered by its mean, so that answers of one length are
   forecast exactly;
 * the past fades with every answer (half of it after `HALF_LIFE` of them), so that a change is followed;
-* the forecast changes only in `finished`, `left` and `seed`: between two of them it is the same for the same question;
+* the forecast changes only by `ended`, `seed` and `take`: between two of them it is the same for the same question;
 * what is beyond all evidence is not guessed short: an answer that passes all that ended is taken to be half way.
 """
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from enum import Enum
+from itertools import compress
 from typing import Final
 
 HALF_LIFE: Final = 512
@@ -28,8 +30,18 @@ _BINS: Final = 26 * _BINS_PER_OCTAVE
 _GONE: Final = 0.01  # a weight below which a bin is forgotten
 _GROWTH: Final = 2.0 ** (1.0 / HALF_LIFE)
 
+_ALL_BINS: Final = range(_BINS)
+
 Row = tuple[int, float, float, float]
 """A bin as it is written down: number, weight that ended, sum of their tokens, weight that was cut off."""
+
+
+class Ending(Enum):
+    """How an answer ended, for what it tells about lengths."""
+
+    FINISHED = "finished"  # by itself
+    CAPPED = "capped"  # its output cap was reached
+    LEFT = "left"  # cut off: the client left, or something broke
 
 
 def bin_of(tokens: int) -> int:
@@ -38,21 +50,25 @@ def bin_of(tokens: int) -> int:
 
 
 class Lengths:
-    """Tokens of one sequence throughout. completions: answers seen since the beginning, those with a cap included."""
+    """Tokens of one sequence throughout. completions: answers seen since the beginning, those with a cap included.
+
+    running: how many answers that run are in each bin; whoever follows them keeps it.
+    """
 
     __slots__ = (
         "_atoms",
         "_beyond",
         "_cut",
         "_ended",
+        "_is_due",
         "_longest",
-        "_running",
         "_stale",
         "_survival",
         "_tokens",
         "_unit",
         "_weight",
         "completions",
+        "running",
     )
 
     def __init__(self) -> None:
@@ -60,10 +76,11 @@ class Lengths:
         self._ended = [0.0] * _BINS
         self._tokens = [0.0] * _BINS
         self._cut = [0.0] * _BINS
-        self._running = [0] * _BINS
+        self.running = [0] * _BINS
         self._unit = 1.0  # the weight of an answer that ends now; grows instead of all others shrinking
         self._weight = 0.0
         self._stale = 0.0
+        self._is_due = False  # to be drawn up, as soon as somebody asks
         # The estimate, as of the last time that it was drawn up: lengths at which answers ended, in order; the part that
         # went further than each; the weight seen beyond each.
         self._atoms: list[float] = []
@@ -71,31 +88,23 @@ class Lengths:
         self._beyond: list[float] = []
         self._longest = 0.0
 
-    def finished(self, tokens: int) -> bool:
-        """An answer ended by itself. Returns whether the forecast is another now."""
-        tokens = max(tokens, 1)
-        at = bin_of(tokens)
-        self.completions += 1
-        self._ended[at] += self._unit
-        self._tokens[at] += self._unit * tokens
-        return self._fade()
-
-    def left(self, tokens: int, *, counts: bool) -> bool:
-        """An answer was cut off after so many tokens. counts: it ended all the same, by its cap.
-
-        Returns whether the forecast is another now.
-        """
-        if counts:
+    def ended(self, tokens: int, at: int, ending: Ending) -> bool:
+        """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now."""
+        unit = self._unit
+        if ending is not Ending.LEFT:
             self.completions += 1
-        self._cut[bin_of(tokens)] += self._unit
-        return self._fade()
-
-    def moves(self, before: int | None, after: int | None) -> None:
-        """A running answer went from one bin to another; None: it begins, or it ends."""
-        if before is not None:
-            self._running[before] -= 1
-        if after is not None:
-            self._running[after] += 1
+        if ending is Ending.FINISHED:
+            self._ended[at] += unit
+            self._tokens[at] += unit * tokens
+        else:
+            self._cut[at] += unit
+        self._unit = unit * _GROWTH
+        self._stale += 1.0
+        # Drawing up costs as much as hundreds of questions, so it waits until a thirtieth of what is remembered is new.
+        if self._stale * 32 < self._weight:
+            return False
+        self._is_due = True
+        return True
 
     def doubt(self) -> None:
         """What was remembered has misled: what comes now counts for `_DOUBT` times as much beside it."""
@@ -113,9 +122,11 @@ class Lengths:
     def expected(self, progress: int) -> int | None:
         """Tokens that an answer with `progress` of them will have in the end, by the median of those that came as far;
         more than `progress`. None where nothing is known but that it will be longer than what was seen."""
-        atoms, survival = self._atoms, self._survival
+        if self._is_due:
+            self._draw_up()
         if not self._weight:
             return None
+        atoms, survival = self._atoms, self._survival
         at = bisect_right(atoms, progress)
         half = (survival[at - 1] if at else 1.0) / 2
         low, high = at, len(atoms)
@@ -153,30 +164,20 @@ class Lengths:
         self.completions += completions
         self._draw_up()
 
-    def _fade(self) -> bool:
-        self._unit *= _GROWTH
-        self._stale += 1
-        # Drawing up costs some 30 us, so it waits until a thirtieth of what is remembered is new.
-        if self._stale * 32 < self._weight:
-            return False
-        self._draw_up()
-        return True
-
     def _draw_up(self) -> None:
         """The product-limit estimate of what is remembered now. In one bin, those that ended did so before the others."""
+        ended, tokens, cut, running = self._ended, self._tokens, self._cut, self.running
         scale = 1.0 / self._unit
-        self._unit, self._stale = 1.0, 0.0
-        ended, tokens, cut = self._ended, self._tokens, self._cut
-        for at in range(_BINS):
-            if ended[at] or cut[at]:
-                ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
-                tokens[at] = tokens[at] * scale if ended[at] else 0.0
-                cut[at] = cut[at] * scale if cut[at] * scale >= _GONE else 0.0
+        self._unit, self._stale, self._is_due = 1.0, 0.0, False
+        for at in {*compress(_ALL_BINS, ended), *compress(_ALL_BINS, cut)}:
+            ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
+            tokens[at] = tokens[at] * scale if ended[at] else 0.0
+            cut[at] = cut[at] * scale if cut[at] * scale >= _GONE else 0.0
         self._weight = known = sum(ended) + sum(cut)
-        at_risk = known + sum(self._running) + _UNSEEN
+        at_risk = known + sum(running) + _UNSEEN
         part = 1.0
         self._atoms, self._survival, self._beyond, self._longest = [], [], [], 0.0
-        for at in range(_BINS):
+        for at in sorted({*compress(_ALL_BINS, ended), *compress(_ALL_BINS, cut), *compress(_ALL_BINS, running)}):
             gone = ended[at]
             if gone:
                 part *= 1.0 - gone / at_risk
@@ -188,7 +189,7 @@ class Lengths:
             if cut[at]:
                 self._longest = max(self._longest, 2.0 ** ((at - 1) / _BINS_PER_OCTAVE))
                 known -= cut[at]
-            at_risk -= gone + cut[at] + self._running[at]
+            at_risk -= gone + cut[at] + running[at]
 
     def __repr__(self) -> str:
         median = self.expected(0)

@@ -3,7 +3,7 @@
 With the caps that clients really send it leaves most of the pool empty; that is its price.
 """
 
-from gateway.core.commitment.evidence import Ending
+from gateway.core.commitment.lengths import Ending
 from gateway.core.names import BackendName
 from gateway.core.snapshots import CommitmentSnapshot
 from gateway.core.ticket import Need, Ticket
@@ -24,7 +24,7 @@ class StrictCommitment:
     def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
         """Nor does what runs,"""
 
-    def moved(self, ticket: Ticket, need: Need, charged_blocks: int, output_tokens: int) -> None:
+    def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None:
         """how far it has come,"""
 
     def ended(self, ticket: Ticket) -> None:
