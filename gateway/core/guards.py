@@ -92,7 +92,7 @@ class Guards:
 
     def granted(self, ticket_id: TicketId, name: BackendName, prompt_tokens: int, *, now: float) -> None:
         """A request was granted: its prompt is unanswered from now on."""
-        page = self._page(name)
+        page = self._pages.get(name) or self._page(name)
         tokens = prompt_tokens * page.pace.computed_share
         page.unanswered += 1
         page.unanswered_tokens += tokens

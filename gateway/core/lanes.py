@@ -239,11 +239,14 @@ class Lanes:
     def took(self, line: Line, blocks: int, *, now: float) -> float:
         """A ticket of that line was granted so many blocks. Returns the seconds by which its share is charged for it."""
         lane = line.lane
-        lane.idle.pop(line.tenant, None)
-        lane.turns.served(line, now)
-        self._turns.served(lane, now)
-        self.charge(line, blocks, lane.hold_s, now=now)
-        return lane.hold_s
+        hold_s = lane.hold_s
+        lane.idle.pop(line.terms.name, None)
+        if self._requests:
+            lane.turns.served(line, now)
+            self._turns.served(lane, now)
+        lane.turns.charge(line, blocks, hold_s, now)
+        self._turns.charge(lane, blocks, hold_s, now)
+        return hold_s
 
     def charge(self, line: Line, blocks: int, seconds: float, *, now: float) -> None:
         """A hold of that line, expected to last so many seconds in all, grew by so many blocks; or shrank, if negative."""
@@ -252,9 +255,12 @@ class Lanes:
 
     def gave(self, line: Line, blocks: int, seconds: float, *, held_s: float, now: float) -> None:
         """A hold ended that was expected to last `seconds`, and lasted `held_s`."""
-        line.lane.hold_s = _KEPT * line.lane.hold_s + (1 - _KEPT) * held_s
-        self.charge(line, -blocks, seconds, now=now)
-        self._rest(line)
+        lane = line.lane
+        lane.hold_s = _KEPT * lane.hold_s + (1 - _KEPT) * held_s
+        lane.turns.charge(line, -blocks, seconds, now)
+        self._turns.charge(lane, -blocks, seconds, now)
+        if not line.held_blocks:
+            self._rest(line)
 
     # What can be seen
 

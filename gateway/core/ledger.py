@@ -102,7 +102,7 @@ class BackendLedger:
     @property
     def free_blocks(self) -> int:
         """Blocks left below the limit; negative while more is taken than may be."""
-        return self.limit_blocks - self.taken_blocks
+        return self.limit_blocks - self.charged_blocks - self.foreign_blocks
 
     @property
     def free_seats(self) -> int | None:
@@ -145,20 +145,31 @@ class BackendLedger:
         a request may use the reserve, and more seats than there are, because the engine can serve it. Nothing fits beside
         it afterwards, since it already takes more than the limit.
         """
+        if self.fits_at_worst(need):
+            return True
         budget = self.budget
         if budget is None or not self.serving:
             return False
-        seats = self.seats
-        if seats is None or self.seats_held + need.seats <= seats:
-            foreign = self.foreign_blocks
-            if self.worst_blocks + foreign + need.worst_blocks <= budget.blocks - budget.reserve_blocks:
+        charged = self.charged_blocks + blocks
+        if charged < self.worst_blocks + need.worst_blocks and self._has_seats(need):
+            limit = self._commitment.limit_blocks(self.name, budget.blocks, budget.reserve_blocks)
+            if charged + self.foreign_blocks <= limit:
                 return True
-            charged = self.charged_blocks + blocks
-            if charged < self.worst_blocks + need.worst_blocks:
-                limit = self._commitment.limit_blocks(self.name, budget.blocks, budget.reserve_blocks)
-                if charged + foreign <= limit:
-                    return True
         return self.in_flight == 0 and blocks <= budget.blocks - self.foreign_blocks
+
+    def fits_at_worst(self, need: Need) -> bool:
+        """Whether that need fits here now strictly, everybody at their worst."""
+        budget = self.budget
+        return (
+            budget is not None
+            and self.serving
+            and self.worst_blocks + self.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
+            and self._has_seats(need)
+        )
+
+    def _has_seats(self, need: Need) -> bool:
+        seats = self.seats
+        return seats is None or self.seats_held + need.seats <= seats
 
     def could_ever_hold(self, ticket: Ticket) -> bool:
         """Whether the ticket may run here and is no larger than the whole budget: what it can wait for."""
@@ -202,10 +213,7 @@ class Ledger:
         self._backends: dict[BackendName, BackendLedger] = {}
         self._reservations: dict[TicketId, Reservation] = {}
         self.backends: Mapping[BackendName, BackendLedger] = self._backends
-
-    def __contains__(self, ticket_id: TicketId) -> bool:
-        """Whether the ticket holds something."""
-        return ticket_id in self._reservations
+        self.reservations: Mapping[TicketId, Reservation] = self._reservations  # what each ticket holds that holds something
 
     def __len__(self) -> int:
         """Tickets that hold something."""
@@ -238,6 +246,8 @@ class Ledger:
         if backend is None:
             return None
         need = ticket.needs[name]
+        if most_blocks is None and backend.fits_at_worst(need):
+            return backend
         charged = self._commitment.charge(ticket, name, need, 0)
         if most_blocks is not None and charged > most_blocks:
             return None
@@ -249,17 +259,17 @@ class Ledger:
 
         Raises KeyError if the ticket may not run there, ValueError if it already holds something.
         """
-        if ticket.id in self._reservations:
-            raise ValueError(f"ticket {ticket.id} already holds blocks")
+        ticket_id = ticket.id
+        if ticket_id in self._reservations:
+            raise ValueError(f"ticket {ticket_id} already holds blocks")
         need = ticket.needs[name]
         charged = self._commitment.charge(ticket, name, need, 0)
-        reservation = Reservation(ticket, name, need, need.seats, charged, now)
-        backend = self.backend(name)
+        reservation = self._reservations[ticket_id] = Reservation(ticket, name, need, need.seats, charged, now)
+        backend = self._backends.get(name) or self.backend(name)
         backend.charged_blocks += charged
         backend.worst_blocks += need.worst_blocks
         backend.seats_held += need.seats
         backend.in_flight += 1
-        self._reservations[ticket.id] = reservation
         self._commitment.began(ticket, name, need, charged)
         return reservation
 
@@ -270,7 +280,7 @@ class Ledger:
             return None
         backend = self._backends[reservation.backend]
         backend.charged_blocks -= reservation.charged_blocks
-        backend.worst_blocks -= reservation.worst_blocks
+        backend.worst_blocks -= reservation.need.worst_blocks
         backend.seats_held -= reservation.seats
         backend.in_flight -= 1
         self._commitment.ended(reservation.ticket)

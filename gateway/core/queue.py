@@ -9,7 +9,7 @@ Invariants, checked by tests after every step:
 It does not know what fits: the book asks and decides.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gateway.core.deadlines import Deadlines
@@ -77,15 +77,13 @@ class Queue:
         self._max_requests = max_requests
         self._budget_of = budget_of
         self._waiting: dict[TicketId, Waiting] = {}
+        self.waiting: Mapping[TicketId, Waiting] = self._waiting  # in the order in which they joined
         self._holds: dict[TicketId, _Hold] = {}
         self._uses: dict[TenantName, TenantUse] = {}
         self._pools: dict[PoolName, Lanes] = {}
         self._by_backend: dict[BackendName, list[Lanes]] = {}
         self._deadlines = Deadlines()
         self._sequence = 0
-
-    def __contains__(self, ticket_id: TicketId) -> bool:
-        return ticket_id in self._waiting
 
     def __len__(self) -> int:
         """Tickets waiting."""
@@ -111,8 +109,10 @@ class Queue:
 
     def line_of(self, ticket: Ticket, *, now: float) -> Line:
         """The line to which a ticket that has come belongs."""
-        lanes = self._pools.get(ticket.pool) or self.lanes(ticket.pool)
-        self._note_backends(lanes, ticket)
+        lanes = self.lanes(ticket.pool)
+        for name in ticket.needs:
+            if name not in lanes.backends:
+                self._note_backend(lanes, name)
         return lanes.line(ticket.lane, ticket.terms, now=now)
 
     def pools(self) -> Iterator[Lanes]:
@@ -146,7 +146,9 @@ class Queue:
         """A waiting ticket needs something else than it did. Its place stays."""
         lanes = self.lanes(ticket.pool)
         lanes.reweigh(waiting, ticket, blocks=blocks, seats=seats, now=now)
-        self._note_backends(lanes, ticket)
+        for name in ticket.needs:
+            if name not in lanes.backends:
+                self._note_backend(lanes, name)
 
     def remove(self, waiting: Waiting, *, now: float) -> None:
         """Leave the line: granted, refused or gone."""
@@ -171,31 +173,32 @@ class Queue:
 
     def took(self, ticket: Ticket, line: Line, blocks: int, *, now: float) -> None:
         """A ticket in no line any more was granted so many blocks."""
-        use = self._use(ticket.tenant)
+        use = self._uses.get(ticket.terms.name) or self._use(ticket.terms.name)
         use.requests += 1
         use.held_blocks += blocks
-        self._holds[ticket.id] = _Hold(line, self.lanes(ticket.pool).took(line, blocks, now=now), now)
+        self._holds[ticket.id] = _Hold(line, self._pools[ticket.pool].took(line, blocks, now=now), now)
 
     def changed(self, ticket: Ticket, blocks: int, *, now: float) -> None:
         """What is charged for a running ticket grew by so many blocks, or shrank by that, where they are negative."""
-        if blocks:
-            hold = self._holds[ticket.id]
-            self._uses[ticket.tenant].held_blocks += blocks
-            self.lanes(ticket.pool).charge(hold.line, blocks, hold.seconds, now=now)
-            if blocks < 0:
-                self._free(hold.line.terms, now=now)
+        hold = self._holds[ticket.id]
+        self._uses[ticket.terms.name].held_blocks += blocks
+        self._pools[ticket.pool].charge(hold.line, blocks, hold.seconds, now=now)
+        if blocks < 0 and self._waiting:
+            self._free(hold.line.terms, now=now)
 
     def gave(self, ticket: Ticket, blocks: int, *, now: float) -> None:
         """A running ticket has ended and gave so many blocks back, all that it was charged."""
         hold = self._holds.pop(ticket.id)
-        self._uses[ticket.tenant].held_blocks -= blocks
-        self._ended(ticket.tenant)
-        self.lanes(ticket.pool).gave(hold.line, blocks, hold.seconds, held_s=now - hold.started, now=now)
-        self._free(hold.line.terms, now=now)
+        line, tenant = hold.line, ticket.terms.name
+        self._uses[tenant].held_blocks -= blocks
+        self._ended(tenant)
+        self._pools[ticket.pool].gave(line, blocks, hold.seconds, held_s=now - hold.started, now=now)
+        if self._waiting:
+            self._free(line.terms, now=now)
 
     def _free(self, terms: TenantTerms, *, now: float) -> None:
         """A tenant holds less than it did: where its cap held it back it takes turns again."""
-        if terms.cap_blocks is None or not self._waiting:
+        if terms.cap_blocks is None:
             return
         for lanes in self._pools.values():
             for lane in lanes.lanes.values():
@@ -215,11 +218,9 @@ class Queue:
         if not use.requests:
             del self._uses[tenant]
 
-    def _note_backends(self, lanes: Lanes, ticket: Ticket) -> None:
-        for name in ticket.needs:
-            if name not in lanes.backends:
-                lanes.backends[name] = None
-                self._by_backend.setdefault(name, []).append(lanes)
+    def _note_backend(self, lanes: Lanes, name: BackendName) -> None:
+        lanes.backends[name] = None
+        self._by_backend.setdefault(name, []).append(lanes)
 
     def __repr__(self) -> str:
         lanes = [repr(lane) for lanes in self._pools.values() for lane in lanes.lanes.values()]

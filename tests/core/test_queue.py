@@ -51,7 +51,7 @@ def test_a_line_counts_the_blocks_of_who_stands_in_it() -> None:
     queue.reweigh(first, ticket(1, 5, arrived=3.0), blocks=5, seats=1, now=0.0)
     assert line.blocks == 9
     queue.remove(first, now=0.0)
-    assert (line.blocks, line.seats, len(queue), tid(1) in queue) == (4, 1, 1, False)
+    assert (line.blocks, line.seats, len(queue), tid(1) in queue.waiting) == (4, 1, 1, False)
 
 
 def test_a_ticket_stands_in_line_once_and_leaves_once() -> None:
