@@ -1,7 +1,11 @@
-"""What the book answers with: values that say what was decided. The edges wait, send, refuse and count by them."""
+"""What the book answers with: values that say what was decided. The edges wait, send, refuse and count by them.
+
+What every request is answered with is a named tuple, which is made in less than half the time of a frozen dataclass.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
@@ -42,8 +46,7 @@ class Refused:
 Verdict = Queued | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The ticket may run on `backend` now and holds `charged_blocks` there until it is released.
 
     verdict: what the rules said instead, in observe mode only; None where the rules granted it as well.
@@ -64,8 +67,7 @@ class Standing:
     wait_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(NamedTuple):
     """Everything that a call changed for tickets that were waiting, in the order in which it happened.
 
     released_blocks: blocks that the named ticket gave back by this call: 0 if it only left a line or its hold grew, and

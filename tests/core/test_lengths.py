@@ -112,6 +112,14 @@ def test_what_has_misled_is_outvoted_eight_times_as_fast() -> None:
     assert lengths.expected(0) == 1_000
 
 
+def test_what_nobody_asks_about_for_a_long_time_is_still_known_in_the_end() -> None:
+    lengths = seen(*[10] * 2_000)
+    for _ in range(2_000):  # as good as five hundred half-lives
+        lengths.doubt()
+        end(lengths, 1_000)
+    assert lengths.expected(0) == 1_000
+
+
 def test_memory_is_fixed_whatever_comes() -> None:
     lengths = seen(*[1 << shift for shift in range(40)] * 30)
     assert len(lengths.rows()) <= 26 * 12

@@ -13,7 +13,7 @@ It promises:
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from enum import Enum
 from itertools import compress
@@ -29,6 +29,7 @@ _BINS_PER_OCTAVE: Final = 12
 _BINS: Final = 26 * _BINS_PER_OCTAVE
 _GONE: Final = 0.01  # a weight below which a bin is forgotten
 _GROWTH: Final = 2.0 ** (1.0 / HALF_LIFE)
+_LARGEST_UNIT: Final = 2.0**32  # long before sums of it lose what is small
 
 _ALL_BINS: Final = range(_BINS)
 
@@ -58,12 +59,13 @@ class Lengths:
     __slots__ = (
         "_atoms",
         "_beyond",
+        "_bins",
         "_cut",
         "_ended",
+        "_falling",
         "_is_due",
         "_longest",
         "_stale",
-        "_survival",
         "_tokens",
         "_unit",
         "_weight",
@@ -73,6 +75,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self.completions = 0
+        self._bins: set[int] = set()  # those that have ended or cut answers in them
         self._ended = [0.0] * _BINS
         self._tokens = [0.0] * _BINS
         self._cut = [0.0] * _BINS
@@ -82,15 +85,16 @@ class Lengths:
         self._stale = 0.0
         self._is_due = False  # to be drawn up, as soon as somebody asks
         # The estimate, as of the last time that it was drawn up: lengths at which answers ended, in order; the part that
-        # went further than each; the weight seen beyond each.
+        # went further than each, below zero so that it rises; the weight seen beyond each.
         self._atoms: list[float] = []
-        self._survival: list[float] = []
+        self._falling: list[float] = []
         self._beyond: list[float] = []
         self._longest = 0.0
 
     def ended(self, tokens: int, at: int, ending: Ending) -> bool:
         """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now."""
         unit = self._unit
+        self._bins.add(at)
         if ending is not Ending.LEFT:
             self.completions += 1
         if ending is Ending.FINISHED:
@@ -100,10 +104,12 @@ class Lengths:
             self._cut[at] += unit
         self._unit = unit * _GROWTH
         self._stale += 1.0
-        # Drawing up costs as much as hundreds of questions, so it waits until a thirtieth of what is remembered is new.
+        # Drawing up costs as much as tens of questions, so it waits until a thirtieth of what is remembered is new.
         if self._stale * 32 < self._weight:
             return False
         self._is_due = True
+        if unit > _LARGEST_UNIT:  # nobody has asked for a long time
+            self._draw_up()
         return True
 
     def doubt(self) -> None:
@@ -114,6 +120,7 @@ class Lengths:
         """Begin with what somebody else has counted: (tokens, weight) of answers that ended."""
         for tokens, weight in lengths:
             at = bin_of(max(tokens, 1))
+            self._bins.add(at)
             self._ended[at] += weight * self._unit
             self._tokens[at] += weight * self._unit * max(tokens, 1)
         self.completions += completions
@@ -126,18 +133,11 @@ class Lengths:
             self._draw_up()
         if not self._weight:
             return None
-        atoms, survival = self._atoms, self._survival
+        atoms, falling = self._atoms, self._falling
         at = bisect_right(atoms, progress)
-        half = (survival[at - 1] if at else 1.0) / 2
-        low, high = at, len(atoms)
-        while low < high:
-            middle = (low + high) // 2
-            if survival[middle] <= half:
-                high = middle
-            else:
-                low = middle + 1
-        if low < len(atoms):
-            return max(math.ceil(atoms[low]), progress + 1)
+        median = bisect_left(falling, (falling[at - 1] if at else -1.0) / 2, at)
+        if median < len(atoms):
+            return max(math.ceil(atoms[median]), progress + 1)
         if progress < self._longest and (self._beyond[at - 1] if at else self._weight) >= _KNOWLEDGE:
             return None
         return max(2 * progress, math.ceil(self._longest), progress + 1)
@@ -147,8 +147,7 @@ class Lengths:
         self._draw_up()
         return [
             (at, round(self._ended[at], 4), round(self._tokens[at], 2), round(self._cut[at], 4))
-            for at in range(_BINS)
-            if self._ended[at] or self._cut[at]
+            for at in sorted(self._bins)
         ]
 
     def take(self, rows: Iterable[Row], completions: int) -> None:
@@ -158,6 +157,7 @@ class Lengths:
             if not (0 <= at < _BINS and 0 <= ended < 1e6 and 0 <= cut < 1e6 and 0 <= tokens < ended * 1e8 + 1):
                 raise ValueError("no histogram of lengths")
         for at, ended, tokens, cut in taken:
+            self._bins.add(at)
             self._ended[at] += ended * self._unit
             self._tokens[at] += tokens * self._unit
             self._cut[at] += cut * self._unit
@@ -169,22 +169,26 @@ class Lengths:
         ended, tokens, cut, running = self._ended, self._tokens, self._cut, self.running
         scale = 1.0 / self._unit
         self._unit, self._stale, self._is_due = 1.0, 0.0, False
-        for at in {*compress(_ALL_BINS, ended), *compress(_ALL_BINS, cut)}:
+        known = 0.0
+        for at in sorted(self._bins):
             ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
             tokens[at] = tokens[at] * scale if ended[at] else 0.0
             cut[at] = cut[at] * scale if cut[at] * scale >= _GONE else 0.0
-        self._weight = known = sum(ended) + sum(cut)
+            known += ended[at] + cut[at]
+            if not ended[at] and not cut[at]:
+                self._bins.remove(at)
+        self._weight = known
         at_risk = known + sum(running) + _UNSEEN
         part = 1.0
-        self._atoms, self._survival, self._beyond, self._longest = [], [], [], 0.0
-        for at in sorted({*compress(_ALL_BINS, ended), *compress(_ALL_BINS, cut), *compress(_ALL_BINS, running)}):
+        self._atoms, self._falling, self._beyond, self._longest = [], [], [], 0.0
+        for at in sorted(self._bins.union(compress(_ALL_BINS, running))):
             gone = ended[at]
             if gone:
                 part *= 1.0 - gone / at_risk
                 known -= gone
                 self._longest = round(tokens[at] / gone, 3)
                 self._atoms.append(self._longest)
-                self._survival.append(part)
+                self._falling.append(-part)
                 self._beyond.append(known)
             if cut[at]:
                 self._longest = max(self._longest, 2.0 ** ((at - 1) / _BINS_PER_OCTAVE))
