@@ -14,21 +14,15 @@ class Grant:
     release leads to (the grants that it makes possible) is done by others, later.
     """
 
-    __slots__ = ("_give_back", "_released", "granted", "released_blocks")
+    __slots__ = ("_give_back", "_released", "backend", "granted", "released_blocks", "ticket")
 
     def __init__(self, granted: Granted, give_back: Callable[["Grant"], None]) -> None:
         self.granted = granted
+        self.ticket: Ticket = granted.ticket
+        self.backend: BackendName = granted.backend
         self._give_back = give_back
         self._released = False
         self.released_blocks: int | None = None  # what it was charged in the end; None while it runs
-
-    @property
-    def ticket(self) -> Ticket:
-        return self.granted.ticket
-
-    @property
-    def backend(self) -> BackendName:
-        return self.granted.backend
 
     @property
     def worst_blocks(self) -> int:

@@ -4,7 +4,7 @@ Between two calls of the book nobody is left waiting who could be granted: no he
 `lookahead` behind it. What makes room stirs the pools whose tickets may use it, and `settle` looks at those alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -201,13 +201,13 @@ class Granting:
         else:
             self.stir(reservation.backend)
 
-    def settle(self, refused: list[Refused] | None = None, *, released_blocks: int | None = 0, now: float) -> Changes:
+    def settle(self, refused: Sequence[Refused] = (), *, released_blocks: int | None = 0, now: float) -> Changes:
         """End what is past its deadline, then grant until nobody who is considered can be granted: heads first, the oldest
         before the younger, then those who may pass them."""
         if not self._queue.waiting:
             self._stirred.clear()
-            return Changes((), tuple(refused or ()), released_blocks)
-        refused = [*(refused or ()), *self._expire(now=now)]
+            return Changes((), tuple(refused), released_blocks)
+        refused = (*refused, *self._expire(now=now))
         granted: list[Granted] = []
         while self._stirred:
             found = (lanes.head(now=now) for lanes in self._stirred)
@@ -227,7 +227,7 @@ class Granting:
                     if self._stirred:  # room that was collected for the one just granted is free again: heads first
                         self._stirred.update(dict.fromkeys(self._queue.lanes(each.ticket.pool) for each in heads[index:]))
                         break
-        return Changes(tuple(granted), tuple(refused), released_blocks)
+        return Changes(tuple(granted), refused, released_blocks)
 
     def _pass_head(self, head: Waiting, *, now: float) -> Iterator[Granted]:
         """Grant those behind a blocked head that fit and may pass it."""

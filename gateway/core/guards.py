@@ -66,7 +66,7 @@ class Guards:
 
     def pace(self, name: BackendName) -> Pace:
         """What is known of a backend's speed. Read only."""
-        return self._page(name).pace
+        return (self._pages.get(name) or self._page(name)).pace
 
     def admits(self, name: BackendName, prompt_tokens: int) -> bool:
         """Whether a prompt may be computed there now, beside those that are unanswered. A no is remembered."""

@@ -259,8 +259,7 @@ class Lanes:
         lane.hold_s = _KEPT * lane.hold_s + (1 - _KEPT) * held_s
         lane.turns.charge(line, -blocks, seconds, now)
         self._turns.charge(lane, -blocks, seconds, now)
-        if not line.held_blocks:
-            self._rest(line)
+        self._rest(line)
 
     # What can be seen
 
@@ -367,8 +366,8 @@ class Lanes:
                 self._turns.leave(line.lane)
 
     def _rest(self, line: Line) -> None:
-        if not line and not line.held_blocks:
-            line.lane.idle[line.tenant] = None
+        if not line.held_blocks and not line:
+            line.lane.idle[line.terms.name] = None
 
 
 def _beside(need: tuple[float, float], share: ShareT, turns: Turns[ShareT]) -> tuple[float, float]:

@@ -190,8 +190,11 @@ class Queue:
         """A running ticket has ended and gave so many blocks back, all that it was charged."""
         hold = self._holds.pop(ticket.id)
         line, tenant = hold.line, ticket.terms.name
-        self._uses[tenant].held_blocks -= blocks
-        self._ended(tenant)
+        use = self._uses[tenant]
+        use.held_blocks -= blocks
+        use.requests -= 1
+        if not use.requests:
+            del self._uses[tenant]
         self._pools[ticket.pool].gave(line, blocks, hold.seconds, held_s=now - hold.started, now=now)
         if self._waiting:
             self._free(line.terms, now=now)

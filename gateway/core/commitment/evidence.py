@@ -75,14 +75,14 @@ class Evidence:
 
     def follow(self, ticket: Ticket) -> Following:
         """The answer to this ticket begins."""
-        return Following(self._classes_of(ticket))
+        return Following(self._found.get(_likeness(ticket)) or self._classes_of(ticket))
 
     def learn(self, ticket: Ticket, tokens: int, ending: Ending) -> bool:
         """An answer that was followed has ended after so many tokens. Returns whether forecasts are others now."""
         tokens = max(tokens, 1)
         at = bin_of(tokens)
         changed = False
-        for lengths in self._classes_of(ticket):
+        for lengths in self._found.get(_likeness(ticket)) or self._classes_of(ticket):
             if lengths.ended(tokens, at, ending) or lengths.completions == ENOUGH:
                 changed = True
         return changed
@@ -150,13 +150,10 @@ class Evidence:
 
     def _classes_of(self, ticket: Ticket) -> tuple[Lengths, ...]:
         """The classes of a ticket, narrowest first; made where they were not there."""
-        likeness = _likeness(ticket)
-        classes = self._found.get(likeness)
-        if classes is None:
-            names = _names(ticket)
-            classes = tuple(lengths for lengths in map(self._class, names) if lengths is not None)
-            if len(classes) == len(names):  # so there are never more of them than of narrow classes
-                self._found[likeness] = classes
+        names = _names(ticket)
+        classes = tuple(lengths for lengths in map(self._class, names) if lengths is not None)
+        if len(classes) == len(names):  # so there are never more of them than of narrow classes
+            self._found[_likeness(ticket)] = classes
         return classes
 
     def _known(self, ticket: Ticket) -> Iterator[Lengths]:

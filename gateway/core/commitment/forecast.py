@@ -13,7 +13,7 @@ Requests of several sequences are charged as so many equal ones; their answers t
 from typing import Final
 
 from gateway.core.commitment.evidence import Evidence, Following
-from gateway.core.commitment.judge import Freedom, Judge
+from gateway.core.commitment.judge import Judge
 from gateway.core.commitment.lengths import Ending
 from gateway.core.names import BackendName, TicketId
 from gateway.core.snapshots import CommitmentSnapshot
@@ -45,7 +45,7 @@ class ForecastCommitment:
 
     def charge(self, ticket: Ticket, backend: BackendName, need: Need, output_tokens: int) -> int:
         page = self._pages.get(backend)
-        if page is None or need.weighing is None or page.judge.freedom is Freedom.STRICT:
+        if page is None or need.weighing is None or page.judge.is_strict:
             return need.worst_blocks
         each = -(-output_tokens // need.seats)
         lengths = self._evidence.lengths_for(ticket)
@@ -61,7 +61,7 @@ class ForecastCommitment:
 
     def limit_blocks(self, backend: BackendName, budget_blocks: int, reserve_blocks: int) -> int:
         page = self._pages.get(backend)
-        if page is None or page.judge.freedom is Freedom.STRICT:
+        if page is None or page.judge.is_strict:
             return budget_blocks - reserve_blocks
         return min(budget_blocks - reserve_blocks, int((1.0 - page.judge.headroom) * budget_blocks))
 
@@ -97,16 +97,16 @@ class ForecastCommitment:
 
     def read_engine(self, backend: BackendName, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> bool:
         judge = self._page(backend).judge
-        was_strict = judge.freedom is Freedom.STRICT
+        was_strict = judge.is_strict
         changed = judge.read(preemptions, overrun_fails_all=overrun_fails_all, now=now)
-        if not was_strict and judge.freedom is Freedom.STRICT and judge.last_preemption == now:
+        if not was_strict and judge.is_strict and judge.last_preemption == now:
             self._evidence.doubt()
         return changed
 
     def snapshot(self, backend: BackendName) -> CommitmentSnapshot:
         page = self._page(backend)
         return CommitmentSnapshot(
-            is_forecast=page.judge.freedom is Freedom.FORECAST,
+            is_forecast=not page.judge.is_strict,
             headroom=page.judge.headroom,
             why=page.judge.why,
             last_preemption=page.judge.last_preemption,

@@ -32,12 +32,13 @@ class Freedom(StrEnum):
 class Judge:
     """One backend. now: monotonic seconds.
 
-    headroom: part of the budget that forecasts leave free. why: one sentence for the operator. last_preemption: when one
-    was last seen, None: never. may_start_cold: nothing has been preempted yet, so that a guess without evidence is allowed.
+    is_strict: nothing is forecast. headroom: part of the budget that forecasts leave free. why: one sentence for the
+    operator. last_preemption: when one was last seen, None: never. may_start_cold: nothing has been preempted yet, so that a
+    guess without evidence is allowed.
     """
 
     def __init__(self, *, pinned: bool) -> None:
-        self.freedom = Freedom.STRICT
+        self.is_strict = True
         self.headroom = BASE
         self.why = "nothing was heard of the engine yet"
         self.last_preemption: float | None = None
@@ -49,8 +50,12 @@ class Judge:
         self._is_paused = False
 
     @property
+    def freedom(self) -> Freedom:
+        return Freedom.STRICT if self.is_strict else Freedom.FORECAST
+
+    @property
     def may_start_cold(self) -> bool:
-        return self.freedom is Freedom.FORECAST and self._is_visible and self.last_preemption is None
+        return not self.is_strict and self._is_visible and self.last_preemption is None
 
     def read(self, preemptions: int | None, *, overrun_fails_all: bool, now: float) -> bool:
         """One reading of the engine: its counter (None: it shows none), and whether an overrun there fails everybody.
@@ -110,7 +115,7 @@ class Judge:
     def _be(self, freedom: Freedom, why: str) -> None:
         if self.freedom is not freedom or self._seen is None:
             self.why = why
-        self.freedom = freedom
+        self.is_strict = freedom is Freedom.STRICT
 
     def __repr__(self) -> str:
         return f"{self.freedom}, {self.headroom:.0%} headroom: {self.why}"

@@ -45,6 +45,9 @@ class Ending(Enum):
     LEFT = "left"  # cut off: the client left, or something broke
 
 
+_FINISHED: Final = Ending.FINISHED
+
+
 def bin_of(tokens: int) -> int:
     """The bin of a length; 0 for nothing yet."""
     return 0 if tokens < 1 else min(int(math.log2(tokens) * _BINS_PER_OCTAVE) + 1, _BINS - 1)
@@ -65,7 +68,7 @@ class Lengths:
         "_falling",
         "_is_due",
         "_longest",
-        "_stale",
+        "_news",
         "_tokens",
         "_unit",
         "_weight",
@@ -82,30 +85,30 @@ class Lengths:
         self.running = [0] * _BINS
         self._unit = 1.0  # the weight of an answer that ends now; grows instead of all others shrinking
         self._weight = 0.0
-        self._stale = 0.0
+        self._news = 0  # answers since it was last drawn up
         self._is_due = False  # to be drawn up, as soon as somebody asks
         # The estimate, as of the last time that it was drawn up: lengths at which answers ended, in order; the part that
         # went further than each, below zero so that it rises; the weight seen beyond each.
-        self._atoms: list[float] = []
+        self._atoms: list[int] = []
         self._falling: list[float] = []
         self._beyond: list[float] = []
-        self._longest = 0.0
+        self._longest = 0
 
     def ended(self, tokens: int, at: int, ending: Ending) -> bool:
         """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now."""
         unit = self._unit
+        self._unit = unit * _GROWTH
         self._bins.add(at)
-        if ending is not Ending.LEFT:
+        if ending is _FINISHED:
             self.completions += 1
-        if ending is Ending.FINISHED:
             self._ended[at] += unit
             self._tokens[at] += unit * tokens
         else:
+            self.completions += ending is Ending.CAPPED
             self._cut[at] += unit
-        self._unit = unit * _GROWTH
-        self._stale += 1.0
+        self._news += 1
         # Drawing up costs as much as tens of questions, so it waits until a thirtieth of what is remembered is new.
-        if self._stale * 32 < self._weight:
+        if self._news < self._weight / 32:
             return False
         self._is_due = True
         if unit > _LARGEST_UNIT:  # nobody has asked for a long time
@@ -137,17 +140,16 @@ class Lengths:
         at = bisect_right(atoms, progress)
         median = bisect_left(falling, (falling[at - 1] if at else -1.0) / 2, at)
         if median < len(atoms):
-            return max(math.ceil(atoms[median]), progress + 1)
+            return atoms[median]
         if progress < self._longest and (self._beyond[at - 1] if at else self._weight) >= _KNOWLEDGE:
             return None
-        return max(2 * progress, math.ceil(self._longest), progress + 1)
+        return max(2 * progress, self._longest, progress + 1)
 
     def rows(self) -> list[Row]:
         """What is remembered, bin by bin, for writing down."""
         self._draw_up()
         return [
-            (at, round(self._ended[at], 4), round(self._tokens[at], 2), round(self._cut[at], 4))
-            for at in sorted(self._bins)
+            (at, round(self._ended[at], 4), round(self._tokens[at], 2), round(self._cut[at], 4)) for at in sorted(self._bins)
         ]
 
     def take(self, rows: Iterable[Row], completions: int) -> None:
@@ -168,7 +170,7 @@ class Lengths:
         """The product-limit estimate of what is remembered now. In one bin, those that ended did so before the others."""
         ended, tokens, cut, running = self._ended, self._tokens, self._cut, self.running
         scale = 1.0 / self._unit
-        self._unit, self._stale, self._is_due = 1.0, 0.0, False
+        self._unit, self._news, self._is_due = 1.0, 0, False
         known = 0.0
         for at in sorted(self._bins):
             ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
@@ -180,18 +182,18 @@ class Lengths:
         self._weight = known
         at_risk = known + sum(running) + _UNSEEN
         part = 1.0
-        self._atoms, self._falling, self._beyond, self._longest = [], [], [], 0.0
+        self._atoms, self._falling, self._beyond, self._longest = [], [], [], 0
         for at in sorted(self._bins.union(compress(_ALL_BINS, running))):
             gone = ended[at]
             if gone:
                 part *= 1.0 - gone / at_risk
                 known -= gone
-                self._longest = round(tokens[at] / gone, 3)
+                self._longest = math.ceil(round(tokens[at] / gone, 3))
                 self._atoms.append(self._longest)
                 self._falling.append(-part)
                 self._beyond.append(known)
             if cut[at]:
-                self._longest = max(self._longest, 2.0 ** ((at - 1) / _BINS_PER_OCTAVE))
+                self._longest = max(self._longest, math.ceil(2.0 ** ((at - 1) / _BINS_PER_OCTAVE)))
                 known -= cut[at]
             at_risk -= gone + cut[at] + running[at]
 
