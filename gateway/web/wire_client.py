@@ -36,7 +36,6 @@ class WireClient:
         "_head",
         "_is_broken",
         "_is_chunked",
-        "_is_started",
         "_loop",
         "_on_answered",
         "_reader",
@@ -77,7 +76,6 @@ class WireClient:
         self._reader: asyncio.Future[None] | None = None
         self._fault: InvalidRequest | None = None
         self._head = b""  # waits for the bytes that follow at once
-        self._is_started = False
         self._is_chunked = False
         self._unsent_bytes = 0  # of the length that the head has stated
         self._is_broken = False
@@ -160,9 +158,8 @@ class WireClient:
     # What the relay needs.
 
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
-        if self.gone or self._is_broken:
+        if self._is_over():
             return
-        self._is_started = True
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
         parts = [_STATUS_LINES[status]]
@@ -187,29 +184,24 @@ class WireClient:
             await self._write(b"")
 
     async def write_body(self, data: bytes) -> None:
-        if self._is_chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        else:
-            self._count(len(data))
-        await self._write(data)
+        if not self._is_over():
+            await self._write(self._framed(data))
 
     @property
     def takes_at_once(self) -> bool:
         return not (self._flow.write_paused or self._head or self._is_broken or self.gone)
 
     def write_now(self, data: bytes) -> None:
-        if self._is_chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        else:
-            self._count(len(data))
-        self._transport.write(data)
+        self._transport.write(self._framed(data))
 
     async def finish(self) -> None:
-        if self._unsent_bytes and not self.gone and not self._is_broken:
+        if self._is_over():
+            return
+        if self._unsent_bytes:
             raise RuntimeError(f"the answer is {self._unsent_bytes} bytes shorter than its head says")
         if self._is_chunked or self._head:
             await self._write(b"0\r\n\r\n" if self._is_chunked else b"")
-        if self.gone or self._is_broken:
+        if self._is_over():  # while the end of it waited
             return
         self.response_complete = True
         if not self.keep_alive:
@@ -224,10 +216,18 @@ class WireClient:
         self.abort()
         self.leave()
 
-    def _count(self, size: int) -> None:
-        if size > self._unsent_bytes:
-            raise RuntimeError(f"the answer is {size - self._unsent_bytes} bytes longer than its head says")
-        self._unsent_bytes -= size
+    def _is_over(self) -> bool:
+        """Nothing more can be written."""
+        return self.gone or self._is_broken
+
+    def _framed(self, data: bytes) -> bytes:
+        """A part of the body as it goes out."""
+        if self._is_chunked:
+            return b"%x\r\n%b\r\n" % (len(data), data)
+        self._unsent_bytes -= len(data)
+        if self._unsent_bytes < 0:
+            raise RuntimeError(f"the answer is {-self._unsent_bytes} bytes longer than its head says")
+        return data
 
     async def _write(self, data: bytes) -> None:
         """Write, behind the head if that is still here, once the client takes it."""
@@ -237,7 +237,7 @@ class WireClient:
                 await self._flow.drain()
             finally:
                 self.blocked_since = None
-        if self.gone or self._is_broken:
+        if self._is_over():
             return
         if self._head:
             data, self._head = self._head + data, b""
@@ -245,5 +245,5 @@ class WireClient:
 
     def close(self) -> None:
         """Whoever served the request has left it: what is not answered by now never will be."""
-        if not self.response_complete and not self.gone and not self._is_broken:
+        if not self.response_complete and not self._is_over():
             self.abort()

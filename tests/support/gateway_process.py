@@ -29,6 +29,18 @@ from support.http_client import PATIENCE_S, Answer, ask
 START_S = 30.0
 STOP_S = 15.0
 
+PROGRAMS = {
+    "both": ("-m", "gateway"),
+    "asgi": (
+        "-c",
+        "import gateway.cli as cli, gateway.web.inference as web; web.Inference.find = staticmethod(lambda _: None); cli.main()",
+    ),
+}
+"""How kvgate is started. asgi: no request is taken past ASGI, as none is that is written in an unusual way."""
+
+front = "both"
+"""Which of them this run of tests tries (`--front`)."""
+
 CASE_SETTINGS = {"KVGATE_RESERVE": "0", "KVGATE_COMMITMENT": "strict"}
 """What every case assumes unless it is about these settings."""
 
@@ -230,7 +242,9 @@ async def start_gateway(
         given["KVGATE_BACKENDS"] = ",".join(upstreams)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "gateway", "serve", *arguments),
+        *PROGRAMS[front],
+        "serve",
+        *arguments,
         env=environment(given),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
