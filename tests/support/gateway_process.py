@@ -33,7 +33,7 @@ PROGRAMS = {
     "both": ("-m", "gateway"),
     "asgi": (
         "-c",
-        "import gateway.cli as cli, gateway.web.inference as web; web.Inference.find = staticmethod(lambda _: None); cli.main()",
+        "import gateway.cli as cli, gateway.web.inference as web; web.Inference.find = lambda *_: None; cli.main()",
     ),
 }
 """How kvgate is started. asgi: no request is taken past ASGI, as none is that is written in an unusual way."""
