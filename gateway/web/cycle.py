@@ -7,14 +7,35 @@ answer, 100 is said to nobody who has not waited for it, and how the connection 
 import socket
 import struct
 from typing import Final
+from urllib.parse import unquote
 
-from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn._types import ASGIReceiveEvent, ASGISendEvent, HTTPScope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from gateway.core.errors import InvalidRequest
 from gateway.relay.headers import date_header
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+def http_scope(method: bytes, path: bytes, query: bytes, *, version: str, headers: list[tuple[bytes, bytes]]) -> HTTPScope:
+    """The ASGI scope of a request, but for what it says of the connection. path: percent-encoded."""
+    plain = path.decode("ascii")
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": version,
+        "server": None,
+        "client": None,
+        "scheme": "http",
+        "root_path": "",
+        "headers": headers,
+        "state": {},
+        "method": method.decode("ascii"),
+        "path": unquote(plain) if "%" in plain else plain,
+        "raw_path": path,
+        "query_string": query,
+    }
 
 
 class Cycle(RequestResponseCycle):

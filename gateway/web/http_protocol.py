@@ -18,7 +18,6 @@ import http
 import re
 from collections import deque
 from typing import Any, Final, NoReturn
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -27,7 +26,7 @@ from uvicorn.server import ServerState
 
 from gateway.dialects.openai_error import error_body
 from gateway.relay.headers import date_header
-from gateway.web.cycle import Cycle
+from gateway.web.cycle import Cycle, http_scope
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.inference import Inference
@@ -293,31 +292,18 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(DoorReason.EXPECTATION)
 
     def _fill_scope(self, version: str) -> None:
-        """The target as its path and query: whatever host an absolute one names, it is served here or not at all."""
-        method = self.parser.get_method().decode("ascii")
+        """What ASGI is told of the request. The target counts as its path and query: whatever host an absolute one names, it
+        is served here or not at all."""
+        method = self.parser.get_method()
         try:
             target = httptools.parse_url(self.url)
         except httptools.HttpParserInvalidURLError:
             self._refuse(DoorReason.MALFORMED)
-        if method == "CONNECT" or target.schema not in (None, b"http", b"https"):
+        if method == b"CONNECT" or target.schema not in (None, b"http", b"https"):
             self._refuse(DoorReason.MALFORMED)
-        raw_path = target.path or b"/"
-        path = raw_path.decode("ascii")
-        self.scope = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": version,
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme or "http",
-            "root_path": self.root_path,
-            "headers": self.headers,
-            "state": self.app_state.copy(),
-            "method": method,
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw_path,
-            "query_string": target.query or b"",
-        }
+        self.scope = http_scope(method, target.path or b"/", target.query or b"", version=version, headers=self.headers)
+        self.scope["server"], self.scope["client"], self.scope["scheme"] = self.server, self.client, self.scheme or "http"
+        self.scope["state"] = self.app_state.copy()
 
     def _framing(self) -> bytes | None:
         if self._codings:

@@ -8,6 +8,7 @@ the client's departure in any phase, which reaches this task as its cancellation
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gateway.admission.grant import Grant
@@ -27,8 +28,9 @@ from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lane_choice import lane_of
+from gateway.web.own_headers import own_headers, truncation
 from gateway.web.patience import usable_patience
-from gateway.web.reports import can_be_told, is_truncated, learn_from, reported_tokens
+from gateway.web.reports import can_be_told, learn_from
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
@@ -291,7 +293,7 @@ class Line:
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
             journal.enter(Phase.STREAMING)
             self._head_sent = True
-            told_at_end = self._truncation if can_be_told(request) else None
+            told_at_end = partial(truncation, journal) if can_be_told(request) else None
             own_headers = None if is_committed else self._own_headers()
             outcome = await answer.relay(head, watcher, own_headers, told_at_end=told_at_end)
         finally:
@@ -326,29 +328,8 @@ class Line:
         if not self._runs_on:
             self.task.cancel()
 
-    def _truncation(self) -> Headers:
-        """What a plain answer that is whole, and not sent yet, says of its prompt."""
-        reported = reported_tokens(self._journal)
-        if reported is None or not is_truncated(self._journal, reported):
-            return []
-        return [(b"x-kvgate-truncated", b"%d" % reported)]
-
     def _own_headers(self) -> Headers:
-        """What every answer carries."""
-        journal = self._journal
-        headers = [
-            (b"x-kvgate-request-id", journal.request_id.encode()),
-            (b"x-kvgate-queue-ms", b"%d" % journal.queue_ms(self._rooms.clock.now())),
-        ]
-        blocks = journal.blocks
-        if blocks is not None:
-            headers.append((b"x-kvgate-blocks", b"%d" % blocks))
-        if journal.pool is not None:
-            names = [view.name for view in journal.pool.backends] if journal.grant is None else [journal.grant.backend]
-            headers.append((b"x-kvgate-free-blocks", b"%d" % self._rooms.controller.free_blocks(names)))
-        if journal.offer is not None and journal.offer.cap_to_write is not None:
-            headers.append((b"x-kvgate-output-cap", b"%d" % journal.offer.cap_to_write))
-        return headers
+        return own_headers(self._journal, self._rooms.controller, now=self._rooms.clock.now())
 
     def close(self) -> None:
         """The request has ended, however it did: its body is needed no more, and nothing more is said."""

@@ -1,0 +1,31 @@
+"""What kvgate says about a request in the headers of its answer, whoever wrote the answer."""
+
+from gateway.admission.controller import Controller
+from gateway.web.error_answers import Headers
+from gateway.web.journal import Journal
+from gateway.web.reports import is_truncated, reported_tokens
+
+
+def own_headers(journal: Journal, controller: Controller, *, now: float) -> Headers:
+    """What every answer carries, as far as it is known by now."""
+    headers = [
+        (b"x-kvgate-request-id", journal.request_id.encode()),
+        (b"x-kvgate-queue-ms", b"%d" % journal.queue_ms(now)),
+    ]
+    blocks = journal.blocks
+    if blocks is not None:
+        headers.append((b"x-kvgate-blocks", b"%d" % blocks))
+    if journal.pool is not None:
+        names = [view.name for view in journal.pool.backends] if journal.grant is None else [journal.grant.backend]
+        headers.append((b"x-kvgate-free-blocks", b"%d" % controller.free_blocks(names)))
+    if journal.offer is not None and journal.offer.cap_to_write is not None:
+        headers.append((b"x-kvgate-output-cap", b"%d" % journal.offer.cap_to_write))
+    return headers
+
+
+def truncation(journal: Journal) -> Headers:
+    """What a plain answer that is whole, and not sent yet, says of its prompt."""
+    reported = reported_tokens(journal)
+    if reported is None or not is_truncated(journal, reported):
+        return []
+    return [(b"x-kvgate-truncated", b"%d" % reported)]
