@@ -9,6 +9,34 @@ import msgspec
 from gateway.core.demand import Usage
 
 _JSON = msgspec.json.Decoder()
+
+
+class Choice(msgspec.Struct, gc=False):
+    """One choice of an answer, or what an event adds to it."""
+
+    index: Any = 0
+    text: Any = None
+    delta: Any = None
+    message: Any = None
+    finish_reason: Any = None
+
+
+class Answer(msgspec.Struct, gc=False):
+    """A plain answer or an event of a stream, as far as it is looked at. choices: None where there are none that make sense."""
+
+    choices: list[Choice] | None = None
+    usage: Any = None
+    timings: Any = None
+    error: Any = None
+    object: Any = None
+
+    @property
+    def only_tells_usage(self) -> bool:
+        return self.choices == [] and isinstance(self.usage, dict)
+
+
+_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWERS = msgspec.json.Decoder(list[Answer])
 # More tokens than any answer has; above it a count is nonsense and must not reach a counter.
 _MAX_TOKENS = 1 << 40
 _TEXTS = frozenset(("content", "reasoning", "reasoning_content", "refusal"))
@@ -36,9 +64,40 @@ def read_usage(usage: Any) -> Usage | None:
     return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=None if cached is None else min(cached, prompt))
 
 
-def usage_of(answer: dict[str, Any]) -> Usage | None:
+def read_answer(text: bytes | bytearray) -> Answer | None:
+    """The answer or event that the JSON is; None if it is none. Choices that make no sense are left out."""
+    try:
+        return _ANSWER.decode(text)
+    except msgspec.ValidationError:
+        return _odd_answer(decode(text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def read_answers(lines: bytes) -> list[Answer] | None:
+    """Many of them with commas between; None if a single one is not as it should be."""
+    try:
+        return _ANSWERS.decode(b"[" + lines + b"]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _odd_answer(answer: Any) -> Answer | None:
+    if not isinstance(answer, dict):
+        return None
+    told = answer.get("choices")
+    choices = [
+        Choice(**{name: choice[name] for name in Choice.__struct_fields__ if name in choice})
+        for choice in (told if isinstance(told, list) else ())
+        if isinstance(choice, dict)
+    ]
+    others = {name: answer.get(name) for name in Answer.__struct_fields__ if name != "choices"}
+    return Answer(choices or ([] if told == [] else None), **others)
+
+
+def usage_of(answer: Answer) -> Usage | None:
     """The usage that an answer, or an event of one, carries: as `usage` or, from llama.cpp, in its timings."""
-    return read_usage(answer.get("usage")) or read_timings(answer.get("timings"))
+    return read_usage(answer.usage) or read_timings(answer.timings)
 
 
 def read_timings(timings: Any) -> Usage | None:
@@ -70,15 +129,10 @@ def is_error(answer: dict[str, Any]) -> bool:
     return bool(answer.get("error")) or answer.get("object") == "error"
 
 
-def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    choices = answer.get("choices")
-    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-
-
-def token_bytes(choice: dict[str, Any]) -> int:
+def token_bytes(choice: Choice) -> int:
     """Bytes of text, reasoning and tool calls in a choice, whole or a delta of it; 0 if it carries none."""
-    total = text_length(choice.get("text"))
-    delta = choice.get("delta") or choice.get("message")
+    total = text_length(choice.text) if choice.text else 0
+    delta = choice.delta or choice.message
     if not isinstance(delta, dict):
         return total
     for name, value in delta.items():

@@ -1,7 +1,8 @@
 """Server-sent events: cutting a stream into events, and reading one event's fields. Any bytes, cut anywhere.
 
-Lines end in LF, CRLF or CR, also mixed; an event ends with an empty line. Engines send one event per chunk and end lines
-in LF, so that is the way that costs nothing: one search, no copy kept.
+Lines end in LF, CRLF or CR, also mixed; an event ends with an empty line. Engines send whole events of one line of data each
+and end lines in LF, one of them or many in a read, so that is the way that costs nothing: `lines` gives the data of all of
+them at once.
 """
 
 import re
@@ -15,6 +16,8 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # An empty line that is cut anywhere begins no earlier than this before the cut (bytes).
 _OVERLAP = 3
 _BOM = b"\xef\xbb\xbf"
+_DATA = b"data: "
+_NEXT = b"\n\ndata: "
 
 
 class EventSplitter:
@@ -44,10 +47,33 @@ class EventSplitter:
         """The pieces given back so far end within an event that outgrew the limit."""
         return self._is_oversize
 
+    def lines(self, data: bytes) -> tuple[bytes, int] | None:
+        """The data of every event that ends in `data`, with commas between, and how many they are, if each has just one line
+        of it and nothing else; None if not. Nothing is fed yet: `pass_lines` does that, and gives the events."""
+        end = data.rfind(b"\n\n") + 2
+        if end < 2 or self._is_oversize or b"\r" in data:
+            return None
+        events = data if end == len(data) and not self._tail else bytes(self._tail) + data[:end]
+        if not events.startswith(_DATA) or b"\r" in self._tail:
+            return None
+        lines = events[len(_DATA) : -2].replace(_NEXT, b",")
+        if b"\n" in lines:
+            return None
+        return lines, 1 + (len(events) - len(_DATA) - 2 - len(lines)) // (len(_NEXT) - 1)
+
+    def pass_lines(self, data: bytes) -> bytes:
+        """Feed what `lines` has read: the bytes of all events that are whole now, in one piece."""
+        end = data.rfind(b"\n\n") + 2
+        if end == len(data) and not self._tail:
+            return data
+        events = bytes(self._tail) + data[:end]
+        self._tail[:] = data[end:]
+        return events
+
     def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
         tail = self._tail
         if not tail and not self._is_oversize and data.find(b"\n\n") == len(data) - 2 >= 0 and b"\r" not in data:
-            return [(data, True)]  # one whole event, as engines send them
+            return [(data, True)]  # one whole event
         searched_to = max(0, len(tail) - _OVERLAP)
         text: bytes | bytearray = data
         if tail:
@@ -93,9 +119,11 @@ def _event_end(text: bytes | bytearray, start: int) -> int | None:
 
 def read_event(event: bytes) -> tuple[bytes, bytes | None]:
     """An event's name (empty if it has none) and its data, None if it has none. Comments and other fields are left out."""
-    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
-        return b"", event[5:].strip()
     name = b""
+    if b"\r" not in event:  # a name or none, and one line of data, as engines send them
+        line, _, rest = event.partition(b"\n") if event.startswith(b"event:") else (b"", b"", event)
+        if rest.startswith(b"data:") and rest.find(b"\n") == len(rest) - 2:
+            return line[6:].strip(), rest[5:].strip()
     data: list[bytes] = []
     for line in _LINE_END.split(event.removeprefix(_BOM)):
         field, _, value = line.partition(b":")
