@@ -19,12 +19,13 @@ PLAUSIBLE_BYTES: Final = 8
 LEAST_BYTES: Final = 4096
 # More text than this is not looked at: it is done on the event loop, and takes some 5 ms.
 MOST_BYTES: Final = 1 << 18
-# A report of fewer tokens than this part of those that the text has for certain is of another text.
-CLEARLY: Final = 0.5
+# A report is of another text if that has for certain more than so many times as many tokens.
+CLEARLY: Final = 2
+
+# So many bytes of JSON nearly always hold a word. Of a text with more than enough words only the beginning is decoded.
+_WORD_BYTES: Final = 16
 
 _ROLES: Final = frozenset(("user", "system", "developer", "tool"))
-_CHAT: Final = msgspec.json.Decoder()
-_TEXT: Final = msgspec.json.Decoder(str)
 
 
 def may_be_truncated(request: InferenceRequest, reported_tokens: int) -> bool:
@@ -37,30 +38,70 @@ def may_be_truncated(request: InferenceRequest, reported_tokens: int) -> bool:
         return False
     if any(prompt.may_be_cut or prompt.has_own_template for prompt in request.prompts):
         return False
-    return reported_tokens < CLEARLY * least_tokens(request)
+    enough = CLEARLY * reported_tokens + 1
+    return least_tokens(request, enough) >= enough
 
 
-def least_tokens(request: InferenceRequest) -> int:
-    """Tokens that the texts of the request have at least; 0 where they are too large to be looked at, or cannot be read."""
+def least_tokens(request: InferenceRequest, enough: int = MOST_BYTES) -> int:
+    """Tokens that the texts of the request have at least; 0 where they are too large to be looked at, or cannot be read.
+
+    enough: no more than so many are counted.
+    """
     countable = request.countable
     members = countable.chat if countable.chat is not None else countable.anthropic
     raw = [members.get("messages", b"")] if members is not None else list(countable.texts)
     if sum(map(len, raw)) > MOST_BYTES:
         return 0
+    words = 0
     try:
-        if members is None:
-            return sum(len(_TEXT.decode(text).split()) for text in raw)
-        return sum(len(text.split()) for text in _contents(_CHAT.decode(raw[0])))
+        for text in _contents(raw[0]) if members is not None else raw:
+            words += _words(text, enough - words)
+            if words >= enough:
+                return enough
     except msgspec.DecodeError:
         return 0
+    return words
 
 
-def _contents(messages: Any) -> Iterator[str]:
-    for message in messages if isinstance(messages, list) else ():
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+def _words(text: bytes, enough: int) -> int:
+    """Words of a text in JSON, of which no more than `enough` are counted."""
+    # No escape holds a blank, so a string can end before any.
+    cut = text.rfind(b" ", 0, enough * _WORD_BYTES) if len(text) > enough * _WORD_BYTES else -1
+    if cut > 0:
+        words = len(_TEXT.decode(text[:cut] + b'"').split(None, enough))
+        if words >= enough:
+            return enough
+    return min(len(_TEXT.decode(text).split(None, enough)), enough)
+
+
+class _Part(msgspec.Struct, gc=False):
+    text: Any = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    role: Any = None
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_TEXT: Final = msgspec.json.Decoder(str)
+_MESSAGES: Final = msgspec.json.Decoder(list[_Message])
+_PARTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_PART: Final = msgspec.json.Decoder(_Part)
+
+
+def _contents(messages: bytes) -> Iterator[bytes]:
+    """The texts in them that every template renders, each as JSON."""
+    for message in _MESSAGES.decode(messages):
+        if not isinstance(message.role, str) or message.role not in _ROLES:
             continue
-        content = message.get("content")
-        for part in content if isinstance(content, list) else (content,):
-            text = part.get("text") if isinstance(part, dict) else part
-            if isinstance(text, str):
-                yield text
+        content = bytes(message.content)
+        if content[:1] == b'"':
+            yield content
+        elif content[:1] == b"[":
+            for raw in _PARTS.decode(content):
+                part = bytes(raw)
+                text = _PART.decode(part).text if part[:1] == b"{" else None
+                if part[:1] == b'"':
+                    yield part
+                elif isinstance(text, str):
+                    yield msgspec.json.encode(text)

@@ -80,6 +80,7 @@ class Journal:
         self.trace: TraceContext | None = None
         self.recount: PromptCount | None = None  # what came later than `weighed`
         self.truncated = False  # something behind the gate has cut the prompt
+        self.seems_cut: bool | None = None  # by its words, once somebody has looked
         self._dialect = dialect
         self._metrics = metrics
         self._recent = recent

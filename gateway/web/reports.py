@@ -35,7 +35,9 @@ def is_truncated(journal: Journal, reported_tokens: int) -> bool:
     count = _count_of(journal)
     if count is not None and count.kind is CountKind.EXACT:
         return reported_tokens < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
-    return may_be_truncated(request, reported_tokens)
+    if journal.seems_cut is None:
+        journal.seems_cut = may_be_truncated(request, reported_tokens)
+    return journal.seems_cut
 
 
 def _count_of(journal: Journal) -> PromptCount | None:
