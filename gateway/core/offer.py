@@ -70,7 +70,9 @@ class PromptCount:
     @property
     def total(self) -> int:
         """Tokens of all prompts that are known."""
-        return sum([count for count in self.tokens if count is not None])
+        if len(self.tokens) == 1:
+            return self.tokens[0] or 0
+        return sum(count for count in self.tokens if count is not None)
 
 
 def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:
@@ -96,14 +98,11 @@ class Offer:
 
     @property
     def need(self) -> Need:
-        groups = self.demand.groups
-        return Need(
-            self.blocks,
-            self.seats,
-            prompt_tokens=max([group.prompt_tokens for group in groups]),
-            output_tokens=max([group.output_tokens for group in groups]),
-            weighing=self.weighing,
-        )
+        prompt_tokens = output_tokens = 0
+        for group in self.demand.groups:
+            prompt_tokens = max(prompt_tokens, group.prompt_tokens)
+            output_tokens = max(output_tokens, group.output_tokens)
+        return Need(self.blocks, self.seats, prompt_tokens, output_tokens, self.weighing)
 
 
 @dataclass(frozen=True, slots=True)

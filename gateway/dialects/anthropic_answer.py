@@ -89,7 +89,10 @@ def token_bytes(block: Any) -> int:
     """Bytes of text, thinking and tool calls in a block, whole or a delta of it; 0 if it carries none."""
     if not isinstance(block, dict):
         return 0
-    total = sum(_text(block.get(name)) for name in ("text", "thinking", "partial_json"))
+    total = 0
+    for name in ("text", "thinking", "partial_json"):
+        if value := block.get(name):
+            total += _text(value)
     called = block.get("input")
     if isinstance(called, dict):
         # A stream begins a call with an empty input, and then sends it as text.

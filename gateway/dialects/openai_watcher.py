@@ -71,10 +71,13 @@ class StreamWatcher:
 
     def feed(self, data: bytes) -> bytes:
         splitter = self._splitter
-        lines = splitter.lines(data)
-        if lines is not None and self._see_lines(*lines):
-            events = splitter.pass_lines(data)
-            return events if self._is_hiding else data
+        found = splitter.lines(data)
+        if found is not None:
+            events, lines, number = found
+            if self._see_lines(lines, number):
+                if events is not data:
+                    splitter.pass_lines(data)
+                return events if self._is_hiding else data
         if not self._is_hiding:
             for event, is_whole in splitter.feed(data):
                 if is_whole:
@@ -128,8 +131,7 @@ class StreamWatcher:
 
     def _see_lines(self, lines: bytes, events: int) -> bool:
         """Take in the data of many events; False, and nothing is taken in, where they have to be looked at one by one."""
-        is_done = lines.endswith(_DONE)
-        if is_done:
+        if is_done := lines.endswith(_DONE):
             lines = lines[: -len(_DONE)].removesuffix(b",")
             events -= 1
         chunks = read_answers(lines)
@@ -141,7 +143,8 @@ class StreamWatcher:
                     return False
         for chunk in chunks:
             self._see_chunk(chunk)
-        self._is_done = self._is_done or is_done
+        if is_done:
+            self._is_done = True
         return True
 
     def _see_chunk(self, chunk: Answer) -> None:

@@ -16,6 +16,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # An empty line that is cut anywhere begins no earlier than this before the cut (bytes).
 _OVERLAP = 3
 _BOM = b"\xef\xbb\xbf"
+# What is before the data of an event of one line, and what is between the data of two: 6 and 8 bytes; behind the last are 2.
 _DATA = b"data: "
 _NEXT = b"\n\ndata: "
 
@@ -47,28 +48,23 @@ class EventSplitter:
         """The pieces given back so far end within an event that outgrew the limit."""
         return self._is_oversize
 
-    def lines(self, data: bytes) -> tuple[bytes, int] | None:
-        """The data of every event that ends in `data`, with commas between, and how many they are, if each has just one line
-        of it and nothing else; None if not. Nothing is fed yet: `pass_lines` does that, and gives the events."""
+    def lines(self, data: bytes) -> tuple[bytes, bytes, int] | None:
+        """Every event that ends in `data`, their data with commas between, and how many they are, if each has just one line of
+        data and nothing else; None if not. Nothing is fed by that: `pass_lines` does it, unless the events are all of `data`."""
         end = data.rfind(b"\n\n") + 2
         if end < 2 or self._is_oversize or b"\r" in data:
             return None
         events = data if end == len(data) and not self._tail else bytes(self._tail) + data[:end]
         if not events.startswith(_DATA) or b"\r" in self._tail:
             return None
-        lines = events[len(_DATA) : -2].replace(_NEXT, b",")
+        lines = events[6:-2].replace(_NEXT, b",")
         if b"\n" in lines:
             return None
-        return lines, 1 + (len(events) - len(_DATA) - 2 - len(lines)) // (len(_NEXT) - 1)
+        return events, lines, 1 + (len(events) - 8 - len(lines)) // 7
 
-    def pass_lines(self, data: bytes) -> bytes:
-        """Feed what `lines` has read: the bytes of all events that are whole now, in one piece."""
-        end = data.rfind(b"\n\n") + 2
-        if end == len(data) and not self._tail:
-            return data
-        events = bytes(self._tail) + data[:end]
-        self._tail[:] = data[end:]
-        return events
+    def pass_lines(self, data: bytes) -> None:
+        """Feed what `lines` has read."""
+        self._tail[:] = data[data.rfind(b"\n\n") + 2 :]
 
     def feed(self, data: bytes) -> list[tuple[bytes, bool]]:
         tail = self._tail
