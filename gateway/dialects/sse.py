@@ -50,7 +50,7 @@ class EventSplitter:
 
     def lines(self, data: bytes) -> tuple[bytes, bytes, int] | None:
         """Every event that ends in `data`, their data with commas between, and how many they are, if each has just one line of
-        data and nothing else; None if not. Nothing is fed by that: `pass_lines` does it, unless the events are all of `data`."""
+        data and nothing else; None if not. Nothing is fed by that: `pass_lines` does it, unless `data` itself came back."""
         end = data.rfind(b"\n\n") + 2
         if end < 2 or self._is_oversize or b"\r" in data:
             return None
