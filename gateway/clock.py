@@ -16,8 +16,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """The real one: time.monotonic, which asyncio's own timers use as well."""
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # asked some twenty times a request
 
     async def sleep_until(self, instant: float) -> None:
         while (left_s := instant - time.monotonic()) > 0:
