@@ -1,4 +1,7 @@
-"""Ticket: one request's place in admission, in blocks and seats. From here on nothing talks about text."""
+"""Ticket: one request's place in admission, in blocks and seats. From here on nothing talks about text.
+
+What is made for every request is not frozen, which would make it three times as dear; nobody changes it all the same.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from gateway.core.names import STANDARD_LANE, BackendName, LaneName, PoolName, T
 from gateway.core.tenant import ANONYMOUS_TERMS, TenantTerms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Need:
     """What a ticket would hold on one backend: at most `worst_blocks` blocks, and one seat per sequence. Both at least 1.
 
@@ -27,7 +30,7 @@ class Need:
             raise ValueError(f"a request holds at least one block and one seat, not {self}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ticket:
     """A request as the book sees it.
 

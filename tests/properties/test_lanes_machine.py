@@ -278,7 +278,7 @@ class LanesMachine(RuleBasedStateMachine):
                 self.gone.add(entry.ticket.id)
             changes = self.book.expire(now=self.now)
             assert {each.ticket.id for each in changes.refused} == {entry.ticket.id for entry in due}
-            self.judge(changes._replace(refused=()))
+            self.judge(replace(changes, refused=()))
 
     # Judging
 
