@@ -101,7 +101,7 @@ class Controller:
 
     def free_blocks(self, names: Iterable[BackendName]) -> int:
         """The most blocks that are free now on one of these backends, at least 0."""
-        return max(map(self._book.free_blocks, names), default=0)
+        return max([0, *map(self._book.free_blocks, names)])
 
     def _give_back(self, grant: Grant) -> None:
         changes = self._book.release(grant.ticket.id, now=self._clock.now())

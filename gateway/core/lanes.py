@@ -156,6 +156,8 @@ class Lanes:
     def considered(self, most: int, *, now: float) -> list[Waiting]:
         """The first `most` in turn whom no cap holds back: the heads of all lines, then who stands second, and so on."""
         lines = [line for _, found in self._open_lanes(most, now) for line in found]
+        if len(lines) == 1:
+            return lines[0].first(most)
         considered: list[Waiting] = []
         depth = 0
         while lines and len(considered) < most:

@@ -138,15 +138,22 @@ class BackendLedger:
         free_seats = self.free_seats
         return self.free_blocks < 0 or (free_seats is not None and free_seats < 0)
 
-    def fits(self, need: Need, blocks: int) -> bool:
-        """Whether a charge of `blocks` (at least 1) for that need may be held here now.
+    def fits_at_worst(self, need: Need) -> bool:
+        """Whether that need fits here now strictly, everybody at their worst: then it fits whatever is forecast."""
+        budget = self.budget
+        return (
+            budget is not None
+            and self.serving
+            and self.worst_blocks + self.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
+            and self._has_seats(need)
+        )
 
-        What fits strictly, everybody at their worst, fits whatever is forecast. Alone is the exception: on an empty backend
-        a request may use the reserve, and more seats than there are, because the engine can serve it. Nothing fits beside
-        it afterwards, since it already takes more than the limit.
+    def fits_as_charged(self, need: Need, blocks: int) -> bool:
+        """Whether a charge of `blocks` (at least 1) may be held here now for a need that does not fit strictly.
+
+        Alone is the exception: on an empty backend a request may use the reserve, and more seats than there are, because the
+        engine can serve it. Nothing fits beside it afterwards, since it already takes more than the limit.
         """
-        if self.fits_at_worst(need):
-            return True
         budget = self.budget
         if budget is None or not self.serving:
             return False
@@ -156,16 +163,6 @@ class BackendLedger:
             if charged + self.foreign_blocks <= limit:
                 return True
         return self.in_flight == 0 and blocks <= budget.blocks - self.foreign_blocks
-
-    def fits_at_worst(self, need: Need) -> bool:
-        """Whether that need fits here now strictly, everybody at their worst."""
-        budget = self.budget
-        return (
-            budget is not None
-            and self.serving
-            and self.worst_blocks + self.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
-            and self._has_seats(need)
-        )
 
     def _has_seats(self, need: Need) -> bool:
         seats = self.seats
@@ -246,12 +243,13 @@ class Ledger:
         if backend is None:
             return None
         need = ticket.needs[name]
-        if most_blocks is None and backend.fits_at_worst(need):
+        at_worst = backend.fits_at_worst(need)
+        if at_worst and most_blocks is None:
             return backend
         charged = self._commitment.charge(ticket, name, need, 0)
         if most_blocks is not None and charged > most_blocks:
             return None
-        return backend if backend.fits(need, charged) else None
+        return backend if at_worst or backend.fits_as_charged(need, charged) else None
 
     def hold(self, ticket: Ticket, name: BackendName, *, now: float) -> Reservation:
         """Hold what the ticket needs on that backend, whether it fits or not: asking first is the caller's part, so that

@@ -82,6 +82,10 @@ class Line(Share):
         """Who goes first, None if nobody waits."""
         return self._order[0] if self._order else None
 
+    def first(self, most: int) -> list[Waiting]:
+        """The first `most`, in order."""
+        return self._order[:most]
+
     def position(self, waiting: Waiting) -> int:
         """How many stand before that ticket, whether it stands in the line or is about to."""
         return bisect_left(self._order, waiting.place, key=_place)

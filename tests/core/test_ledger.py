@@ -14,47 +14,51 @@ def ledger_with(blocks: int = 64, reserve: int = 0, seats: int | None = None, fo
     return ledger
 
 
+def fits(ledger: Ledger, need: Need) -> bool:
+    return ledger.fits(ticket(99, needs={A: need}), A) is not None
+
+
 def test_what_is_charged_stays_within_budget_less_reserve() -> None:
     ledger = ledger_with(64, reserve=4)
     ledger.hold(ticket(1, 40), A, now=0.0)
-    assert ledger.backend(A).fits(Need(20), 20)
-    assert not ledger.backend(A).fits(Need(21), 21)
+    assert fits(ledger, Need(20))
+    assert not fits(ledger, Need(21))
 
 
 def test_alone_a_request_may_use_the_reserve_and_nothing_runs_beside_it() -> None:
     ledger = ledger_with(64, reserve=4)
-    assert ledger.backend(A).fits(Need(64), 64)
-    assert not ledger.backend(A).fits(Need(65), 65)
+    assert fits(ledger, Need(64))
+    assert not fits(ledger, Need(65))
     ledger.hold(ticket(1, 61), A, now=0.0)
-    assert not ledger.backend(A).fits(Need(1), 1)
+    assert not fits(ledger, Need(1))
     assert ledger.backend(A).snapshot().is_alone
 
 
 def test_alone_a_request_may_need_more_seats_than_there_are_and_nothing_runs_beside_it() -> None:
     ledger = ledger_with(64, seats=2)
-    assert ledger.backend(A).fits(Need(4, 3), 4)
+    assert fits(ledger, Need(4, 3))
     ledger.hold(ticket(1, 4, seats=3), A, now=0.0)
-    assert not ledger.backend(A).fits(Need(1), 1)
+    assert not fits(ledger, Need(1))
     assert ledger.backend(A).snapshot().is_alone
 
 
 def test_nobody_is_alone_while_anything_else_is_held() -> None:
     ledger = ledger_with(64, reserve=4)
     ledger.hold(ticket(1, 1), A, now=0.0)
-    assert not ledger.backend(A).fits(Need(61), 61)
+    assert not fits(ledger, Need(61))
 
 
 def test_seats_run_out_although_blocks_are_free() -> None:
     ledger = ledger_with(64, seats=2)
     ledger.hold(ticket(1, 1), A, now=0.0)
-    assert ledger.backend(A).fits(Need(1), 1)
-    assert not ledger.backend(A).fits(Need(1, 2), 1)
+    assert fits(ledger, Need(1))
+    assert not fits(ledger, Need(1, 2))
 
 
 def test_foreign_blocks_are_taken_off_also_from_who_is_alone() -> None:
     ledger = ledger_with(64, reserve=4, foreign=10)
-    assert ledger.backend(A).fits(Need(54), 54)
-    assert not ledger.backend(A).fits(Need(55), 55)
+    assert fits(ledger, Need(54))
+    assert not fits(ledger, Need(55))
 
 
 def test_a_budget_below_what_is_held_admits_nobody_until_it_drained() -> None:
@@ -63,10 +67,10 @@ def test_a_budget_below_what_is_held_admits_nobody_until_it_drained() -> None:
     ledger.hold(ticket(2, 20), A, now=0.0)
     ledger.set_backend(A, Budget(30), serving=True, foreign_blocks=0)
     assert ledger.backend(A).free_blocks == -10
-    assert not ledger.backend(A).fits(Need(1), 1)
+    assert not fits(ledger, Need(1))
     ledger.release(tid(1))
-    assert ledger.backend(A).fits(Need(10), 10)
-    assert not ledger.backend(A).fits(Need(11), 11)
+    assert fits(ledger, Need(10))
+    assert not fits(ledger, Need(11))
 
 
 def test_a_hold_may_always_grow_and_then_nothing_fits_beside_it() -> None:
@@ -75,9 +79,9 @@ def test_a_hold_may_always_grow_and_then_nothing_fits_beside_it() -> None:
     ledger.hold(ticket(2, 50), A, now=0.0)
     assert ledger.revise(small, worst_blocks=30, output_tokens=0) == -20
     assert ledger.backend(A).charged_blocks == 80
-    assert not ledger.backend(A).fits(Need(1), 1)
+    assert not fits(ledger, Need(1))
     assert ledger.revise(small, worst_blocks=2, output_tokens=0) == 28
-    assert ledger.backend(A).fits(Need(12), 12)
+    assert fits(ledger, Need(12))
 
 
 def test_a_second_release_frees_nothing_and_says_so() -> None:
@@ -123,7 +127,7 @@ def test_a_lost_capacity_ends_no_hold() -> None:
     ledger.hold(ticket(1, 40), A, now=0.0)
     ledger.set_backend(A, None, serving=False, foreign_blocks=0)
     ledger.set_backend(A, Budget(64), serving=True, foreign_blocks=0)
-    assert not ledger.backend(A).fits(Need(25), 25)
+    assert not fits(ledger, Need(25))
 
 
 @pytest.mark.parametrize(("blocks", "reserve", "seats"), [(0, 0, None), (4, 4, None), (4, -1, None), (4, 0, 0)])
