@@ -23,7 +23,7 @@ from gateway.core.line import Lane, Line, Waiting
 from gateway.core.names import BackendName, LaneName, PoolName, TenantName
 from gateway.core.policies import PolicyFactory
 from gateway.core.shares import Turns
-from gateway.core.snapshots import LineSnapshot, TenantSnapshot
+from gateway.core.snapshots import LineSnapshot
 from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Ticket
 
@@ -279,7 +279,7 @@ class Lanes:
 
     def snapshot(self) -> dict[LaneName, LineSnapshot]:
         """Every lane that was ever used."""
-        return {name: _snapshot(lane) for name, lane in self.lanes.items()}
+        return {name: lane.snapshot() for name, lane in self.lanes.items()}
 
     # In order
 
@@ -385,20 +385,3 @@ def _beside(need: tuple[float, float], share: ShareT, turns: Turns[ShareT]) -> t
             others_seats += other.seats * meanwhile
     part = len(turns) / looked_at if looked_at else 1.0  # of many the first are taken for all
     return blocks + others_blocks * part, seats + others_seats * part
-
-
-def _snapshot(lane: Lane) -> LineSnapshot:
-    lines = lane.lines.values()
-    return LineSnapshot(
-        requests=lane.requests,
-        blocks=lane.blocks,
-        oldest_arrived=min((waiting.ticket.arrived for line in lines for waiting in line), default=None),
-        head_passes=max((line.head.passes for line in lines if line.head is not None), default=0),
-        max_requests=lane.max_requests,
-        weight=lane.weight,
-        held_blocks=lane.held_blocks,
-        cap_blocks=lane.cap_blocks,
-        tenants={
-            line.tenant: TenantSnapshot(len(line), line.blocks, line.held_blocks) for line in lines if line or line.held_blocks
-        },
-    )

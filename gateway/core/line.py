@@ -13,6 +13,7 @@ from gateway.core.lane_table import LaneTerms
 from gateway.core.names import PoolName, TenantName
 from gateway.core.policies import Policy
 from gateway.core.shares import Share, Turns
+from gateway.core.snapshots import LineSnapshot, TenantSnapshot
 from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Ticket
 
@@ -151,6 +152,24 @@ class Lane(Share):
         if self.terms.cap_blocks is None and self.terms.cap_share is None:
             return None
         return self.terms.cap_of(self._budget_blocks())
+
+    def snapshot(self) -> LineSnapshot:
+        lines = self.lines.values()
+        return LineSnapshot(
+            requests=self.requests,
+            blocks=self.blocks,
+            oldest_arrived=min((waiting.ticket.arrived for line in lines for waiting in line), default=None),
+            head_passes=max((line.head.passes for line in lines if line.head is not None), default=0),
+            max_requests=self.max_requests,
+            weight=self.weight,
+            held_blocks=self.held_blocks,
+            cap_blocks=self.cap_blocks,
+            tenants={
+                line.tenant: TenantSnapshot(len(line), line.blocks, line.held_blocks)
+                for line in lines
+                if line or line.held_blocks
+            },
+        )
 
     def __repr__(self) -> str:
         name = f"{self.pool}/{self.terms.name}"

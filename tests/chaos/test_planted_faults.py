@@ -75,7 +75,7 @@ def test_blocks_that_are_given_back_twice_are_found(monkeypatch: pytest.MonkeyPa
 
 
 def test_one_request_too_many_is_found_by_the_book_that_is_kept_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = BackendLedger.fits
+    real = BackendLedger.fits_as_charged
     planted: list[int] = []
 
     def fits(ledger: BackendLedger, need: Need, blocks: int) -> bool:
@@ -88,16 +88,16 @@ def test_one_request_too_many_is_found_by_the_book_that_is_kept_beside(monkeypat
         planted.append(blocks)
         return True
 
-    monkeypatch.setattr(BackendLedger, "fits", fits)
+    monkeypatch.setattr(BackendLedger, "fits_as_charged", fits)
     assert found(weather(CALM), "over-admitted: ticket")
 
 
 def test_requests_too_many_are_found_by_the_engines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = BackendLedger.fits
+    real = BackendLedger.fits_as_charged
 
     def always(ledger: BackendLedger, need: Need, blocks: int) -> bool:
         budget = ledger.budget
         return real(ledger, need, blocks) or (budget is not None and ledger.serving and blocks <= budget.blocks)
 
-    monkeypatch.setattr(BackendLedger, "fits", always)
+    monkeypatch.setattr(BackendLedger, "fits_as_charged", always)
     assert found(weather(CALM, checked=False), "over-admitted on ")
