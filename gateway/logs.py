@@ -99,10 +99,10 @@ class FrequentEvent:
     def log(self, level: int, fields: msgspec.Struct) -> None:
         """fields: of a struct with `omit_defaults`, so that what is None is left out."""
         record = object.__new__(logging.LogRecord)
-        record.__dict__.update(self._like[level])
-        record.created = now = time.time()
-        record.msecs = now % 1 * 1000
-        record.__dict__["fields"] = fields
+        record.__dict__ = known = self._like[level].copy()
+        known["created"] = now = time.time()
+        known["msecs"] = now % 1 * 1000
+        known["fields"] = fields
         self._logger.handle(record)
 
 
@@ -130,9 +130,10 @@ class Writer(logging.Handler):
         """Lines that found no room, or that nobody would take."""
         return self._had_no_room + self._not_written
 
-    def createLock(self) -> None:  # noqa: N802 - logging's name
-        """None is needed: what `emit` shares with others is one append."""
-        self.lock = None
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the lock of other handlers: what is shared here is one append."""
+        self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self._waiting) >= self._limit:
@@ -173,7 +174,11 @@ class Writer(logging.Handler):
             self._some.wait()
             self._at_once.wait(_GATHER_S)
             self._at_once.clear()
-            self._some.clear()
+            if not self._waiting:
+                # Only now: while lines keep coming, whoever logs need not wake anybody.
+                self._some.clear()
+            if self._waiting:
+                self._some.set()
             while self._waiting:
                 self._write_some()
             self._tell_dropped()
@@ -277,9 +282,13 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
     return fields if isinstance(fields, Mapping) else {}
 
 
+# The ends of all times.
+_MILLISECONDS: Final = [f".{number:03d}Z" for number in range(1000)]
+
+
 def _time(record: logging.LogRecord) -> str:
-    second, milliseconds = divmod(int(record.created * 1000), 1000)
-    return f"{_second(second)}.{milliseconds:03d}Z"
+    second, millisecond = divmod(int(record.created * 1000), 1000)
+    return _second(second) + _MILLISECONDS[millisecond]
 
 
 @lru_cache(maxsize=2)

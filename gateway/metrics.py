@@ -10,7 +10,7 @@ A counter that first appears with its first event looks to Prometheus as if that
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -255,10 +255,8 @@ class Metrics:
         self._ttft[model,].observe(since_arrival_s)
         self._upstream_ttft[model,].observe(since_sent_s)
 
-    def token_gaps(self, model: str, gaps_s: Iterable[float]) -> None:
-        series = self._gap[model,]
-        for gap_s in gaps_s:
-            series.observe(gap_s)
+    def token_gaps(self, model: str, gaps_s: Sequence[float]) -> None:
+        self._gap[model,].observe_all(gaps_s)
 
     def duration(self, model: str, seconds: float) -> None:
         self._duration[model,].observe(seconds)

@@ -8,7 +8,7 @@ so that other work can go between: a family gives its text with the numbers of t
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 from typing import Final, TypeVar
 
@@ -44,6 +44,12 @@ class Spread:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self._bounds, value)] += 1
         self.total += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        counts, bounds = self.counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
 
 
 class Family(dict[Labels, _Series], ABC):

@@ -239,6 +239,19 @@ def test_many_lines_are_few_writes_in_their_order() -> None:
     assert write.call_count < 30
 
 
+def test_while_lines_keep_coming_whoever_logs_wakes_nobody() -> None:
+    """To wake the thread for each line cost more than the line."""
+    with open(os.devnull, "w") as out:
+        writer = logs.Writer(out.fileno())
+        writer.setFormatter(logs.JsonLines())
+        writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "first", (), None))
+        with mock.patch.object(writer._some, "set", side_effect=writer._some.set) as woken:
+            for number in range(1000):
+                writer.handle(logging.LogRecord("kvgate", logging.INFO, __file__, 1, "line %d", (number,), None))
+        writer.flush()
+    assert woken.call_count < 100
+
+
 def test_lines_that_nobody_can_take_any_more_are_counted_each() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)

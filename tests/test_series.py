@@ -50,9 +50,12 @@ def test_a_histogram_is_written_as_the_library_writes_it(labels: list[str]) -> N
     theirs = Histogram("kvgate_seconds", "How long", labels, registry=registry, buckets=BOUNDS)
     ours = Histograms("kvgate_seconds", "How long", BOUNDS, *labels)
     values = tuple("x" for _ in labels)
-    for seconds in (0.1, 0.1000001, -1.0, 2.5, 0.0, 9.0, 1024.0, 5000.0, 0.3):
+    one_by_one, together = (0.1, 0.1000001, -1.0, 2.5, 0.0), (9.0, 1024.0, 5000.0, 0.5)
+    for seconds in (*one_by_one, *together):
         (theirs.labels(*values) if labels else theirs).observe(seconds)
+    for seconds in one_by_one:
         ours[values].observe(seconds)
+    ours[values].observe_all(together)
     assert comparable("".join(ours.lines())) == written(registry)
 
 
