@@ -197,9 +197,9 @@ class Answer:
         return True
 
     def _was_passed_on(self, watcher: Watcher, token_events_before: int) -> None:
+        if watcher.is_complete:
+            self.is_told_whole = self._is_stream and not watcher.has_error
         if watcher.token_events == token_events_before:
-            # An end mark brings no token.
-            self.is_told_whole = self._is_stream and watcher.is_complete and not watcher.has_error
             return
         now, timeline = self._now(), self._timeline
         if timeline.first_token is None:
