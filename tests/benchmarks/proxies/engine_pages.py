@@ -33,20 +33,28 @@ PAGES: Final[Mapping[bytes, bytes]] = {
 }
 """JSON, by path."""
 
+_BLOCKS: Final = 1_000_001
+# What a stream of this benchmark has written at most: a prompt of 256 tokens, as is reported, and a hundred or so after it.
+_STREAM_BLOCKS: Final = 24
 _CACHE: Final = (
-    'block_size="16",cache_dtype="auto",enable_prefix_caching="True",gpu_memory_utilization="0.9",num_gpu_blocks="1000001",'
+    f'block_size="16",cache_dtype="auto",enable_prefix_caching="True",gpu_memory_utilization="0.9",num_gpu_blocks="{_BLOCKS}",'
     'num_cpu_blocks="0"'
 )
 
 
 def metrics_page(running: int) -> bytes:
-    """Its metrics, by vLLM's names, while so many streams run."""
+    """Its metrics, by vLLM's names, while so many streams run.
+
+    The gauge of its cache is honest: one that showed more than the streams can have written would make a gateway that
+    compares the two weigh every request for more than it is.
+    """
     label = f'{{model_name="{MODEL}"}}'
+    used = running * _STREAM_BLOCKS / _BLOCKS
     return (
         f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{label} {running}\n"
         f"# TYPE vllm:num_requests_waiting gauge\nvllm:num_requests_waiting{label} 0\n"
-        f"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{label} 0.25\n"
-        f"# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{label} 0.25\n"
+        f"# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{label} {used:.6f}\n"
+        f"# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{label} {used:.6f}\n"
         f"# TYPE vllm:cache_config_info gauge\nvllm:cache_config_info{{{_CACHE}}} 1.0\n"
         f"# TYPE vllm:prompt_tokens_total counter\nvllm:prompt_tokens_total{label} 1000\n"
         f"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total{label} 1000\n"

@@ -18,7 +18,7 @@ HOME_VARIABLE: Final = "KVGATE_BENCH_HOME"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a proxy stands. admin_port: for its metrics. scratch: a folder of its own. settings: of kvgate, others than default."""
+    """Where a proxy stands. admin_port: for its metrics. scratch: a folder of its own. settings: see kvgate_environment."""
 
     port: int
     admin_port: int
