@@ -49,6 +49,8 @@ class _Fate(Enum):
     NO_NAME = auto()
 
 
+_GOES_ON, _STAYS, _NAMES_MORE, _REPLACED, _CREDENTIAL, _NO_NAME = _Fate
+
 # The names in use are few, so each is judged once; those that callers make up take 64 KiB of memory at most.
 _MOST_KNOWN = 1024
 _KNOWN_BYTES = 64
@@ -65,14 +67,14 @@ def _judge(name: bytes) -> tuple[bytes, _Fate]:
 
 def _fate(name: bytes) -> _Fate:
     if name == b"connection":
-        return _Fate.NAMES_MORE
+        return _NAMES_MORE
     if name in _HOP_BY_HOP or name.startswith(OWN_PREFIX):
-        return _Fate.STAYS
+        return _STAYS
     if name in _REPLACED_ONWARD:
-        return _Fate.REPLACED
+        return _REPLACED
     if name in CREDENTIALS:
-        return _Fate.CREDENTIAL
-    return _Fate.NO_NAME if _NOT_A_NAME.search(name) else _Fate.GOES_ON
+        return _CREDENTIAL
+    return _NO_NAME if _NOT_A_NAME.search(name) else _GOES_ON
 
 
 def onward_headers(
@@ -86,22 +88,26 @@ def onward_headers(
     usage must be seen as it passes. Raises InvalidRequest for a name or value that could break out of its line.
     """
     named: set[bytes] = set()
-    onward: list[Header] = []
+    onward: list[Header] = [(b"host", host), (b"accept-encoding", b"identity")]
+    values: list[bytes] = []
     for given_name, value in headers:
         name, fate = _known.get(given_name) or _judge(given_name)
-        if fate is _Fate.STAYS or fate is _Fate.REPLACED:
-            continue
-        if fate is _Fate.NAMES_MORE:
-            named |= _names_in(value)
-            continue
-        if fate is _Fate.CREDENTIAL and (not keeps_credentials or (name == b"authorization" and authorization is not None)):
-            continue
-        if fate is _Fate.NO_NAME or b"\n" in value or b"\r" in value or b"\0" in value:
-            raise InvalidRequest("a request header has a name or value that HTTP does not allow")
+        if fate is not _GOES_ON:
+            if fate is _STAYS or fate is _REPLACED:
+                continue
+            if fate is _NAMES_MORE:
+                named |= _names_in(value)
+                continue
+            if fate is _NO_NAME:
+                raise _not_http()
+            if not keeps_credentials or (name == b"authorization" and authorization is not None):
+                continue
         onward.append((name, value))
+        values.append(value)
+    if _breaks_a_line(values):
+        raise _not_http()
     if named:
-        onward = [header for header in onward if header[0] not in named]
-    onward[:0] = ((b"host", host), (b"accept-encoding", b"identity"))
+        onward = [*onward[:2], *(header for header in onward[2:] if header[0] not in named)]
     if authorization is not None:
         onward.append((b"authorization", authorization))
     return onward
@@ -119,12 +125,13 @@ def answer_headers(
     named: set[bytes] = set()
     back: list[Header] = []
     has_date = False
+    values: list[bytes] = []
     for given_name, value in headers:
         name, fate = _known.get(given_name) or _judge(given_name)
-        if fate is _Fate.NAMES_MORE:
-            named |= _names_in(value)
+        if fate is _STAYS or fate is _NO_NAME:
             continue
-        if fate is _Fate.STAYS or fate is _Fate.NO_NAME or b"\n" in value or b"\r" in value or b"\0" in value:
+        if fate is _NAMES_MORE:
+            named |= _names_in(value)
             continue
         if name == b"date":
             if has_date:
@@ -133,6 +140,10 @@ def answer_headers(
         elif name == b"content-length" and length_changes:
             continue
         back.append((name, value))
+        values.append(value)
+    if _breaks_a_line(values):
+        back = [header for header in back if not _breaks_a_line(header[1:])]
+        has_date = any(name == b"date" for name, _ in back)
     if named:
         back = [header for header in back if header[0] not in named]
         has_date = has_date and b"date" not in named
@@ -149,9 +160,29 @@ def answer_headers(
 _NOT_HELD_BACK: Sequence[Header] = ((b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"))
 
 
-def _names_in(connection: bytes) -> set[bytes]:
+def _breaks_a_line(values: Sequence[bytes]) -> bool:
+    """Whether something in one of these values would end its line."""
+    text = b"".join(values)
+    return len(text.translate(None, b"\r\n\0")) != len(text)
+
+
+def _not_http() -> InvalidRequest:
+    return InvalidRequest("a request header has a name or value that HTTP does not allow")
+
+
+_NAMES_NONE = (b"keep-alive", b"close")
+
+
+def _names_in(connection: bytes) -> set[bytes] | frozenset[bytes]:
     """The headers that a Connection header declares to be for this hop."""
+    if connection in _NAMES_NONE:
+        return frozenset()
     return {token.strip().lower() for token in connection.split(b",")}
+
+
+def header_lines(headers: Iterable[Header]) -> bytes:
+    """One header or more as they stand in a head, each with the end of its line."""
+    return b"\r\n".join(map(b": ".join, headers)) + b"\r\n"
 
 
 def date_header() -> Header:

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.core.errors import InvalidRequest
 from gateway.relay.downstream import Headers, too_large
-from gateway.relay.headers import date_header
+from gateway.relay.headers import date_header, header_lines
 
 _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
 _STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 1000)}
@@ -162,24 +162,19 @@ class WireClient:
             return
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
-        parts = [_STATUS_LINES[status]]
-        has_date = has_framing = False
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
-            if name == b"date":
-                has_date = True
-            elif name == b"content-length":
-                has_framing = True
-                self._unsent_bytes = int(value)
-        if not has_date:
-            parts += (b"date: ", date_header()[1], b"\r\n")
+        said = dict(headers)
+        head = _STATUS_LINES[status] + header_lines(headers)
+        if b"date" not in said:
+            head += header_lines((date_header(),))
         if not self.keep_alive:
-            parts.append(b"connection: close\r\n")
-        if not has_framing and status not in _BODILESS:
+            head += b"connection: close\r\n"
+        length = said.get(b"content-length")
+        if length is not None:
+            self._unsent_bytes = int(length)
+        elif status not in _BODILESS:
             self._is_chunked = True
-            parts.append(b"transfer-encoding: chunked\r\n")
-        parts.append(b"\r\n")
-        self._head = b"".join(parts)
+            head += b"transfer-encoding: chunked\r\n"
+        self._head = head + b"\r\n"
         if not goes_on:
             await self._write(b"")
 
