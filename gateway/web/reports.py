@@ -26,17 +26,17 @@ def reported_tokens(journal: Journal) -> int | None:
     return usage.prompt_tokens if usage is not None and usage.prompt_tokens > 0 else None
 
 
-def is_truncated(journal: Journal, reported_tokens: int) -> bool:
-    """Whether so many tokens are clearly fewer than the prompt has: something behind the gate has cut it."""
+def is_truncated(journal: Journal, reported: int) -> bool:
+    """Whether `reported` tokens are clearly fewer than the prompt has: something behind the gate has cut it."""
     request = journal.request
     if request is None or len(request.prompts) != 1 or request.prompts[0].may_be_cut:
         # Of several prompts engines report now all, now one.
         return False
     count = _count_of(journal)
     if count is not None and count.kind is CountKind.EXACT:
-        return reported_tokens < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
+        return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
     if journal.seems_cut is None:
-        journal.seems_cut = may_be_truncated(request, reported_tokens)
+        journal.seems_cut = may_be_truncated(request, reported)
     return journal.seems_cut
 
 
