@@ -443,6 +443,21 @@ async def test_with_one_pool_an_unknown_model_goes_there(house: House) -> None:
         assert pool.name == "a+b"
 
 
+async def test_a_pool_is_worked_out_once_for_as_long_as_its_views_are_the_same(house: House) -> None:
+    engine = await house.engine()
+    script_vllm(engine, models=("base",))
+    roster = house.roster(BackendSpec(A, engine.url))
+    await house.looks(roster, 1)
+    pool = roster.pool_for("base")
+    assert pool is not None
+    assert roster.pool_for("unheard-of") is roster.pool_for("base") is pool
+    assert pool.planned == pool.backends == (roster.view(A),)
+    await house.looks(roster, 1)
+    later = roster.pool_for("base")
+    assert later is not None
+    assert later.backends[0] is roster.view(A)
+
+
 async def test_a_backend_that_has_not_told_its_models_serves_any(house: House) -> None:
     one, two = await house.engine(), await house.engine()
     script_vllm(one, models=("base",))

@@ -30,6 +30,12 @@ def test_no_text_is_counted_too_short(text: str) -> None:
     assert normalised_bytes(text) >= longest_form(text)
 
 
+@given(st.text(alphabet="eAz éÅ\u0301\u0323\u030a\u0344\u0958½ﷺ㍿가\u1100\u1161\u11a8𝅘𝅥\U0001f12a😀", max_size=12))
+def test_no_text_of_marks_between_letters_is_counted_too_short(text: str) -> None:
+    assert normalised_bytes(text) >= longest_form(text)
+    assert normalised_bytes("plain " * 20 + text) >= longest_form("plain " * 20 + text)
+
+
 def test_no_generated_text_is_counted_too_short_and_most_are_counted_exactly() -> None:
     counted = [(normalised_bytes(text), longest_form(text)) for text in texts(3000)]
     assert all(bytes_ >= longest for bytes_, longest in counted)

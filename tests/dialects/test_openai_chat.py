@@ -106,6 +106,15 @@ def test_text_that_grows_when_it_is_normalised_is_counted_as_grown(content: str,
     assert prompt(user(content), ascii_only=ascii_only).text_bytes == max(grown, len(content.encode()))
 
 
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_of_long_texts_that_are_latin_the_json_is_the_bound(ascii_only: bool) -> None:
+    long = "naïve façade " * 1000
+    sent = json.dumps({"messages": [*user(long), *user("é")]}, ensure_ascii=ascii_only)
+    read = prompt([*user(long), *user("é")], ascii_only=ascii_only)
+    assert len(long.encode()) + 2 <= read.text_bytes <= min(len(sent.encode()), 2 * len(long)) + 2
+    assert prompt(user(long + "½" * 10), ascii_only=ascii_only).text_bytes == len(long.encode()) + 10 * len("1⁄2".encode())
+
+
 @pytest.mark.parametrize("content", ["x", "é", "\U0001d160"])
 def test_messages_too_large_to_decode_are_bounded_by_their_json(content: str) -> None:
     long = content * DECODE_LIMIT_BYTES

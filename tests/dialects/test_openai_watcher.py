@@ -305,3 +305,40 @@ def test_a_watcher_between_events_is_small() -> None:
         watcher.feed(event + b"\n\n")
     held = [watcher, *(getattr(watcher, name) for name in type(watcher).__slots__)]  # type: ignore[attr-defined]
     assert sum(sys.getsizeof(part) for part in held) < 2_000
+
+
+TOKEN = '{"choices":[{"index":0,"delta":{"content":"ab"}}]}'
+END = '{"choices":[{"index":0,"delta":{},"finish_reason":"length"}]}'
+USAGE = '{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+
+
+@pytest.mark.parametrize("hide_usage", [False, True])
+@pytest.mark.parametrize(
+    "events",
+    [
+        (TOKEN, TOKEN, END, USAGE, "[DONE]"),
+        (TOKEN, f"{TOKEN},{TOKEN}", END),
+        (TOKEN, '{"choices":[{"index":0', "delta]}", END),
+        (TOKEN, '{"choices":{}}', '{"choices":["x",{"delta":{"content":"é"}}]}', '{"choices":[{"delta":5}]}', TOKEN),
+        (TOKEN, "", "[DONE", "null", "5", '{"error":{}}', '{"error":{"message":"x"}}', END),
+        ("[DONE]", TOKEN),
+        ("[DONE]", "[DONE]"),
+    ],
+    ids=["ordinary", "two in one", "halves", "odd choices", "no events", "goes on behind its end", "ends twice"],
+)
+def test_many_events_in_one_read_tell_what_they_tell_one_by_one(events: tuple[str, ...], hide_usage: bool) -> None:
+    at_once, one_by_one = (watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None) for _ in range(2))
+    assert relay(at_once, [stream_of(*events)]) == relay(one_by_one, [stream_of(event) for event in events])
+    assert facts(at_once) == facts(one_by_one)
+
+
+def facts(watcher: Watcher) -> tuple[object, ...]:
+    return (
+        watcher.usage,
+        watcher.token_events,
+        watcher.text_bytes,
+        watcher.has_error,
+        watcher.is_complete,
+        watcher.hit_cap,
+        watcher.at_boundary,
+    )

@@ -35,3 +35,34 @@ def test_no_more_than_the_limit_is_kept_of_an_event_without_end() -> None:
         assert splitter.tail_bytes <= EVENT_LIMIT_BYTES
     assert passed >= 100 * 5_000 - EVENT_LIMIT_BYTES
     assert splitter.is_amid_oversize
+
+
+@pytest.mark.parametrize(
+    ("read", "lines"),
+    [
+        (b"data: 1\n\n", (b"1", 1)),
+        (b"data: 1\n\ndata: 2\n\ndata: [DONE]\n\n", (b"1,2,[DONE]", 3)),
+        (b"data: 1\n\ndata: 2", (b"1", 1)),
+        (b"data: 1", None),
+        (b"data:1\n\n", None),
+        (b"data: 1\r\n\r\n", None),
+        (b"data: 1\n\ndata: 2\r\n\r\n", None),
+        (b"data: 1\n\n: ping\n\n", None),
+        (b"event: a\ndata: 1\n\n", None),
+        (b"data: 1\ndata: 2\n\n", None),
+        (b"data: 1\n\n\n\n", None),
+        (b"\n\n", None),
+    ],
+)
+def test_events_of_one_line_each_are_given_at_once(read: bytes, lines: tuple[bytes, int] | None) -> None:
+    found = EventSplitter().lines(read)
+    assert (None if found is None else found[1:]) == lines
+
+
+def test_the_lines_of_a_read_go_on_from_the_one_before() -> None:
+    splitter = EventSplitter()
+    assert splitter.feed(b"data: 1") == []
+    found = splitter.lines(b"2\n\ndata: 3\n\ndata: 4")
+    assert found == (b"data: 12\n\ndata: 3\n\n", b"12,3", 2)
+    splitter.pass_lines(b"2\n\ndata: 3\n\ndata: 4")
+    assert splitter.feed(b"\n\n") == [(b"data: 4\n\n", True)]
