@@ -52,6 +52,7 @@ class Prompt:
     least_text_bytes: UTF-8 bytes that are rendered for certain; looked at only where the text is large, else 0.
     media: what is known of the media parts; of fewer than media_parts where not all were looked at.
     may_be_cut: the caller lets the engine drop a part of the prompt, so that its tokens tell nothing about its text.
+    said: the beginning of a long text of a chat that every template renders; empty where there is none, or nobody looked.
     """
 
     text_bytes: int
@@ -63,6 +64,7 @@ class Prompt:
     least_text_bytes: int = 0
     media: tuple[MediaPart, ...] = ()
     may_be_cut: bool = False
+    said: str = field(default="", repr=False)
 
 
 @dataclass(slots=True)

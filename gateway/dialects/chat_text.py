@@ -38,8 +38,11 @@ _ROLES = frozenset(("system", "developer", "user", "assistant", "tool", "functio
 # Objects in a large text that are looked at one by one.
 LOOKED_AT = 20_000
 
-# The bytes of longer texts than this are not counted where their JSON tells enough (characters).
+# The bytes of longer texts than this are not counted where their JSON tells enough; of one, so much is kept (characters).
 _LONG = 4096
+_SAID = 8192
+# What others than the model said, which no template leaves out.
+_RENDERED = ("system", "developer", "user", "tool")
 
 # A media part larger than this is not decoded either: its size then is not known (bytes).
 _PART_LIMIT_BYTES = 8 << 20
@@ -61,7 +64,7 @@ class ChatText:
     """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
 
     least_bytes: of those, what is rendered for certain; 0 where nobody looked. media: what is known of the media parts, of
-    all of them or of none.
+    all of them or of none. said: see Prompt.
     """
 
     text_bytes: int
@@ -69,6 +72,7 @@ class ChatText:
     media_parts: int
     least_bytes: int = 0
     media: tuple[MediaPart, ...] = ()
+    said: str = ""
 
 
 def text_bytes(text: str) -> int:
@@ -93,23 +97,28 @@ def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> ChatTex
         raise InvalidRequest("messages is empty.", param="messages")
     total = 0
     latin = 0  # characters of long texts, which are of one or two bytes
+    said = ""
     media: list[MediaPart] = []
     for message in messages:
         for key, value in message.items():
             if key == "content":
                 if not isinstance(value, str):
                     total += _content(value, media)
-                elif len(value) > _LONG and not value.isascii() and is_stable_latin(value):
+                    continue
+                is_long = len(value) > _LONG
+                if is_long and not said and message.get("role") in _RENDERED:
+                    said = value[:_SAID]
+                if is_long and not value.isascii() and is_stable_latin(value):
                     latin += len(value)
                 else:
                     total += text_bytes(value)
-                if isinstance(value, str) and message.get("role") == "tool":
+                if message.get("role") == "tool":
                     # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
                     total += len(msgspec.json.encode(value)) - len(value.encode())
             elif key != "role" or not isinstance(value, str) or value not in _ROLES:
                 total += member_bytes(value)
     # No text is longer than its JSON.
-    return ChatText(total + min(2 * latin, json_bytes), len(messages), len(media), media=tuple(media))
+    return ChatText(total + min(2 * latin, json_bytes), len(messages), len(media), media=tuple(media), said=said)
 
 
 def start_of(messages: list[dict[str, Any]]) -> bytes:

@@ -33,10 +33,11 @@ _FIRST_IDS = re.compile(rb"[\[\s]*([0-9][0-9,\s]*+)")
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """prompts: in order. texts: those that came as text. start: the first bytes of the first, as placement hashes them."""
+    """prompts: in order. texts: those that came as text, each as JSON. start: the first bytes of the first, as placement
+    hashes them."""
 
     prompts: tuple[Prompt, ...]
-    texts: tuple[str, ...]
+    texts: tuple[bytes, ...]
     start: bytes
 
 
@@ -51,19 +52,20 @@ def read_prompts(raw: bytes, *, suffix: str | None = None, embeds: bytes = b"nul
         if b'"' not in raw:
             return Prompts((*_count_ids(raw, param), *beside), (), _start_of_ids(raw))
         _refuse_many(_count_strings(raw), param)
-        return _of_texts(decode(_TEXTS, raw, param=param), suffix_bytes, beside, param)
+        many = decode(_TEXTS, raw, param=param)
+        return _of_texts(many, as_json(many), suffix_bytes, beside, param)
     prompt = decode(_PROMPT, raw, param=param)
     if prompt is None:
         if not beside:
             raise InvalidRequest(f"{param} is missing.", param=param)
         return Prompts(beside, (), b"")
     if isinstance(prompt, str):
-        return _of_texts([prompt], suffix_bytes, beside, param)
+        return _of_texts([prompt], (raw,), suffix_bytes, beside, param)
     if not prompt:
         raise InvalidRequest(f"{param} is an empty list.", param=param)
     texts = [entry for entry in prompt if isinstance(entry, str)]
     if len(texts) == len(prompt):
-        return _of_texts(texts, suffix_bytes, beside, param)
+        return _of_texts(texts, as_json(texts), suffix_bytes, beside, param)
     lists = [entry for entry in prompt if isinstance(entry, list)]
     if len(lists) == len(prompt):
         return Prompts((*_of_lists([len(ids) for ids in lists], param), *beside), (), _start_of_ids(raw))
@@ -72,7 +74,13 @@ def read_prompts(raw: bytes, *, suffix: str | None = None, embeds: bytes = b"nul
     return Prompts((Prompt(text_bytes=0, token_ids=len(prompt)), *beside), (), _start_of_ids(raw))
 
 
-def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...], param: str) -> Prompts:
+def as_json(texts: Sequence[str]) -> tuple[bytes, ...]:
+    return tuple(map(msgspec.json.encode, texts))
+
+
+def _of_texts(
+    texts: list[str], in_json: tuple[bytes, ...], suffix_bytes: int, beside: tuple[Prompt, ...], param: str
+) -> Prompts:
     _refuse_many(len(texts), param)
     found = tuple(
         Prompt(
@@ -81,7 +89,7 @@ def _of_texts(texts: list[str], suffix_bytes: int, beside: tuple[Prompt, ...], p
         )
         for text in texts
     )
-    return Prompts((*found, *beside), tuple(texts), texts[0][:AFFINITY_BYTES].encode())
+    return Prompts((*found, *beside), in_json, texts[0][:AFFINITY_BYTES].encode())
 
 
 def _of_lists(lengths: Sequence[int], param: str) -> tuple[Prompt, ...]:

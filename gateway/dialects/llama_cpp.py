@@ -50,7 +50,7 @@ class LlamaCppCompletion:
             n=read.samples,
             affinity=openai_body.affinity(read, prompts.start),
             priority=read.engine_priority,
-            countable=Countable(texts=tuple(msgspec.json.encode(text) for text in prompts.texts)),
+            countable=Countable(texts=prompts.texts),
             cap_param=CAP,
         )
 

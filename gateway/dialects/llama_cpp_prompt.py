@@ -10,7 +10,7 @@ import msgspec
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import MediaKind, MediaPart, Prompt
 from gateway.dialects.chat_text import text_bytes
-from gateway.dialects.completions_prompt import COUNT_BYTES, MAX_PROMPTS, Prompts, read_prompts
+from gateway.dialects.completions_prompt import COUNT_BYTES, MAX_PROMPTS, Prompts, as_json, read_prompts
 from gateway.dialects.openai_body import AFFINITY_BYTES, decode
 
 # Entries of a large list that is of no single kind: each is read into an object.
@@ -44,7 +44,7 @@ def read_native_prompts(raw: bytes) -> Prompts:
     return Prompts(
         tuple(_prompt_of(entry) for entry in entries),
         # An exact count is one for all prompts that are not ids, or none.
-        texts if len(texts) == len(entries) else (),
+        as_json(texts) if len(texts) == len(entries) else (),
         raw[:AFFINITY_BYTES],
     )
 

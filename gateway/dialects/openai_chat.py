@@ -93,6 +93,7 @@ class OpenAIChat:
             may_be_cut=may_be_cut,
             has_own_template=chat.has("chat_template"),
             least_text_bytes=0 if may_be_cut else text.least_bytes,
+            said=text.said,
         )
         return InferenceRequest(
             model=chat.model,

@@ -56,7 +56,7 @@ class OpenAICompletions:
             affinity=openai_body.affinity(completions, read.start),
             priority=completions.engine_priority,
             # The engine's counter does not take a suffix, so the prompt alone would be too few.
-            countable=Countable(texts=() if completions.suffix else tuple(msgspec.json.encode(text) for text in read.texts)),
+            countable=Countable(texts=() if completions.suffix else read.texts),
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:

@@ -39,6 +39,8 @@ def may_be_truncated(request: InferenceRequest, reported_tokens: int) -> bool:
     if any(prompt.may_be_cut or prompt.has_own_template for prompt in request.prompts):
         return False
     enough = CLEARLY * reported_tokens + 1
+    if len(request.prompts[0].said.split(None, enough)) > enough:  # the last may be cut itself
+        return True
     return least_tokens(request, enough) >= enough
 
 

@@ -22,7 +22,7 @@ from gateway.web.counting import Counting
 Reweigh = Callable[[PromptCount], Mapping[BackendName, Need]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Bounded:
     """A waiting or running request that is weighed by a bound."""
 

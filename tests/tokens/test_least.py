@@ -6,6 +6,7 @@ import pytest
 
 from gateway.core.request import InferenceRequest
 from gateway.dialects import DIALECTS
+from gateway.tokens import least
 from gateway.tokens.least import MOST_BYTES, least_tokens, may_be_truncated
 
 WORDS = "lorem ipsum dolor " * 1000
@@ -39,6 +40,14 @@ def test_a_report_of_fewer_than_half_the_words_is_of_another_text(reported: int,
     assert may_be_truncated(chat([{"role": "user", "content": WORDS}]), reported) is cut
     assert may_be_truncated(messages([{"role": "user", "content": WORDS}]), reported) is cut
     assert may_be_truncated(completion(WORDS), reported) is cut
+
+
+def test_a_few_words_of_a_text_are_enough_to_tell_that_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = chat([{"role": ["odd"], "content": WORDS}, {"role": "user", "content": WORDS}])
+    monkeypatch.setattr(least, "least_tokens", lambda request, enough: 0)
+    assert may_be_truncated(asked, 256)
+    assert not may_be_truncated(asked, 1400)
+    assert not may_be_truncated(chat([{"role": "assistant", "content": WORDS}]), 256)
 
 
 @pytest.mark.parametrize(
