@@ -6,6 +6,7 @@ longer than the text that was sent, and are counted for that: JSON that is parse
 a message (the bound's business, not this file's).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,8 @@ LOOKED_AT = 20_000
 # The bytes of longer texts than this are not counted where their JSON tells enough; of one, so much is kept (characters).
 _LONG = 4096
 _SAID = 8192
+# How deep within a message a text may stand that placement hashes: within a part of its content, or an object there.
+_TEXTS_WITHIN = 3
 # What others than the model said, which no template leaves out.
 _RENDERED = ("system", "developer", "user", "tool")
 
@@ -125,18 +128,18 @@ def start_of(messages: list[dict[str, Any]]) -> bytes:
     """What placement hashes of messages: the first texts in them."""
     start = ""
     for message in messages:
-        start = _add_texts(start, message)
+        start = _add_texts(start, message.values(), _TEXTS_WITHIN)
         if len(start) >= AFFINITY_BYTES:
             break
     return start.encode()[:AFFINITY_BYTES]
 
 
-def _add_texts(start: str, holder: dict[str, Any] | list[Any]) -> str:
-    for value in holder.values() if isinstance(holder, dict) else holder:
+def _add_texts(start: str, values: Iterable[Any], levels: int) -> str:
+    for value in values:
         if isinstance(value, str):
             start += value[:AFFINITY_BYTES]
-        elif isinstance(value, dict | list) and len(start) < AFFINITY_BYTES:
-            start = _add_texts(start, value)
+        elif isinstance(value, dict | list) and levels and len(start) < AFFINITY_BYTES:
+            start = _add_texts(start, value.values() if isinstance(value, dict) else value, levels - 1)
     return start
 
 

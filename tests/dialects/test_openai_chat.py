@@ -106,6 +106,18 @@ def test_text_that_grows_when_it_is_normalised_is_counted_as_grown(content: str,
     assert prompt(user(content), ascii_only=ascii_only).text_bytes == max(grown, len(content.encode()))
 
 
+def start_of(*contents: object) -> bytes:
+    body = json.dumps({"messages": [{"role": "user", "content": content} for content in contents], "seed": len(contents)})
+    return DIALECTS["/v1/chat/completions"].read_request(body.encode()).affinity
+
+
+def test_turns_of_one_session_have_one_start_whatever_follows() -> None:
+    for first in ("x" * 2000, "é" * 2000, [{"type": "text", "text": "x" * 2000}], "short"):
+        assert start_of(first, "x" * 2000) == start_of(first, "x" * 2000, "more") != start_of("other", "x" * 2000)
+        assert len(start_of(first, "x" * 2000)) == 1024
+    assert start_of([[[[["too deep"]]]]]) == b"user"
+
+
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_of_long_texts_that_are_latin_the_json_is_the_bound(ascii_only: bool) -> None:
     long = "naïve façade " * 1000
