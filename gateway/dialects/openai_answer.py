@@ -31,6 +31,11 @@ class Answer(msgspec.Struct, gc=False):
     object: Any = None
 
     @property
+    def is_error(self) -> bool:
+        """An error object, as its own member or (older vLLM) as the whole answer."""
+        return bool(self.error) or self.object == "error"
+
+    @property
     def only_tells_usage(self) -> bool:
         return self.choices == [] and isinstance(self.usage, dict)
 

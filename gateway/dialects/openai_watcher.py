@@ -127,7 +127,7 @@ class StreamWatcher:
         if chunk is None:
             return False
         self._see_chunk(chunk)
-        return chunk.only_tells_usage and not is_error(chunk)
+        return chunk.only_tells_usage and not chunk.is_error
 
     def _see_lines(self, lines: bytes, events: int) -> bool:
         """Take in the data of many events; False, and nothing is taken in, where they have to be looked at one by one."""
@@ -148,7 +148,7 @@ class StreamWatcher:
         return True
 
     def _see_chunk(self, chunk: Answer) -> None:
-        if is_error(chunk):
+        if chunk.is_error:
             self.has_error = True
             return
         if chunk.usage is not None or chunk.timings is not None:
@@ -237,13 +237,8 @@ class PlainChoices(PlainWatcher):
         answer = read_answer(text)
         if answer is None:
             return
-        self.has_error = is_error(answer)
+        self.has_error = answer.is_error
         self.usage = usage_of(answer)
         for choice in answer.choices or ():
             self.text_bytes += token_bytes(choice)
             self.hit_cap = self.hit_cap or choice.finish_reason == "length"
-
-
-def is_error(answer: Answer) -> bool:
-    """An error object, as its own member or (older vLLM) as the whole answer."""
-    return bool(answer.error) or answer.object == "error"

@@ -51,11 +51,15 @@ class EventSplitter:
     def lines(self, data: bytes) -> tuple[bytes, bytes, int] | None:
         """Every event that ends in `data`, their data with commas between, and how many they are, if each has just one line of
         data and nothing else; None if not. Nothing is fed by that: `pass_lines` does it, unless `data` itself came back."""
-        end = data.rfind(b"\n\n") + 2
-        if end < 2 or self._is_oversize or b"\r" in data:
+        if b"\r" in data or self._is_oversize:
             return None
-        events = data if end == len(data) and not self._tail else bytes(self._tail) + data[:end]
-        if not events.startswith(_DATA) or b"\r" in self._tail:
+        events = data
+        if self._tail or not data.endswith(b"\n\n"):
+            end = data.rfind(b"\n\n") + 2
+            if end < 2 or b"\r" in self._tail:
+                return None
+            events = bytes(self._tail) + data[:end]
+        if not events.startswith(_DATA):
             return None
         lines = events[6:-2].replace(_NEXT, b",")
         if b"\n" in lines:
