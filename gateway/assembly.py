@@ -35,7 +35,7 @@ from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
 from gateway.core.lane_table import DEFAULT_LANES
-from gateway.core.queue import QueueLimits
+from gateway.core.queue import WAIT_MARGIN, QueueLimits
 from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
 from gateway.relay.watchdog import Watchdog
@@ -72,9 +72,6 @@ EXIT_FAILED: Final = 1
 # After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
 _LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
-# A wait may turn out shorter than predicted by so much. Who could still be in time then waits, though some will in vain: of
-# those who are refused at once, less than one in twenty would have been (tests/simulator/test_predicted_wait.py).
-_WAIT_MARGIN: Final = 0.5
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
 _ADMIN_BODIES_BYTES: Final = 4 << 20
@@ -167,7 +164,7 @@ class Gateway:
                 max_requests=settings.queue_requests,
                 max_passes=settings.backfill_passes,
                 max_age_s=settings.backfill_age_s,
-                wait_margin=_WAIT_MARGIN,
+                wait_margin=WAIT_MARGIN,
             ),
             lanes=lanes,
             evidence=evidence,

@@ -27,6 +27,11 @@ FLAGS: Final[Mapping[str, str]] = {
     "KVGATE_BACKENDS": "--backends",
     "KVGATE_PORT": "--port",
     "KVGATE_ADMIN_PORT": "--admin-port",
+    "KVGATE_KV_BLOCKS": "--kv-blocks",
+    "KVGATE_BLOCK_TOKENS": "--block-tokens",
+    "KVGATE_MAX_CONTEXT": "--max-context",
+    "KVGATE_SEATS": "--seats",
+    "KVGATE_QUEUE_TIMEOUT": "--patience",
 }
 
 

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from gateway import __version__
 
-COMMANDS: Final = ("serve", "demo", "plan", "check", "settings")
+COMMANDS: Final = ("serve", "demo", "plan", "check", "replay", "settings")
 
 
 def main() -> None:
@@ -49,6 +49,10 @@ def _load(command: str) -> Callable[..., Any]:
             from gateway.cli.check import check
 
             return check
+        case "replay":
+            from gateway.cli.replay import replay
+
+            return replay
         case _:
             from gateway.cli.settings import settings
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from benchmarks.policies.book_door import PATIENCE_SHARE, BookDoor, Caps, Gate
 from benchmarks.policies.doors import FixedDoor, OpenDoor
-from benchmarks.policies.engine import Engine
 from benchmarks.policies.oracle import OracleDoor
-from benchmarks.policies.profiles import EngineProfile
 from benchmarks.policies.simulation import Door, DoorFactory
 from benchmarks.policies.workloads import Workload
+from gateway.replay.engine import Engine
+from gateway.replay.profiles import EngineProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import heapq
 
-from benchmarks.policies.engine import Engine, Sequence
+from gateway.replay.engine import Engine, Sequence
 
 
 class OpenDoor:
@@ -35,7 +35,7 @@ class OpenDoor:
     def finished(self, sequence: Sequence, *, now: float) -> None:
         pass
 
-    def stepped(self, seconds: float, *, now: float) -> None:
+    def stepped(self, engine: Engine, seconds: float, *, now: float) -> None:
         pass
 
 

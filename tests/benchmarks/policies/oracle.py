@@ -7,10 +7,10 @@ fewer large requests, can serve more.
 
 from collections import deque
 
-from benchmarks.policies.engine import Engine, Sequence
 from benchmarks.policies.workloads import Workload
 from gateway.core.guards import Guards
 from gateway.core.names import BackendName, TicketId
+from gateway.replay.engine import Engine, Sequence
 
 _BACKEND = BackendName("engine")
 _FILL = 0.95
@@ -55,7 +55,7 @@ class OracleDoor:
         del self._running[sequence.id]
         self._start_who_fits(now=now)
 
-    def stepped(self, seconds: float, *, now: float) -> None:
+    def stepped(self, engine: Engine, seconds: float, *, now: float) -> None:
         self._gap_seconds += seconds * self._engine.decoding
         self._gap_tokens += self._engine.decoding
 

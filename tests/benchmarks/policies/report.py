@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from benchmarks.policies.engine import Sequence
 from benchmarks.policies.simulation import Run
 from benchmarks.policies.workloads import Workload
+from gateway.replay.engine import Sequence
 
 
 @dataclass(frozen=True, slots=True)

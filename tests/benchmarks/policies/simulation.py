@@ -3,28 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.policies.engine import Engine, Sequence
-from benchmarks.policies.profiles import EngineProfile
-from benchmarks.policies.traces import Arrival
+from gateway.replay import loop
+from gateway.replay.engine import Arrival, Engine, Sequence
+from gateway.replay.profiles import EngineProfile
 
 
-class Door(Protocol):
-    """Who lets requests into the engine. Called in the order of simulated time.
-
-    next_event: when `act` wants to be called next, None if it need not be.
-    """
+class Door(loop.Door, Protocol):
+    """Who lets requests into the engine."""
 
     def arrive(self, sequence: Sequence, *, now: float) -> None: ...
-
-    def act(self, *, now: float) -> None: ...
-
-    def next_event(self) -> float | None: ...
-
-    def answered(self, sequence: Sequence, *, now: float) -> None: ...
-
-    def finished(self, sequence: Sequence, *, now: float) -> None: ...
-
-    def stepped(self, seconds: float, *, now: float) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,51 +34,40 @@ class DoorFactory(Protocol):
     def __call__(self, engine: Engine) -> Door: ...
 
 
+class _Arrivals:
+    """All sequences of a run, in the order of their arrival."""
+
+    def __init__(self, sequences: list[Sequence], door: Door) -> None:
+        self._sequences = sequences
+        self._door = door
+        self._next = 0
+
+    def next_at(self) -> float | None:
+        return self._sequences[self._next].arrival.at if self._next < len(self._sequences) else None
+
+    def come(self, *, now: float) -> None:
+        self._next += 1
+        self._door.arrive(self._sequences[self._next - 1], now=now)
+
+
 def simulate(arrivals: list[Arrival], profile: EngineProfile, make_door: DoorFactory, *, warm_share: float) -> Run:
     """Run the trace to its end: everybody finished or refused. The first `warm_share` of requests is not counted."""
     engine = Engine(profile)
     door = make_door(engine)
     sequences = [Sequence(index, arrival) for index, arrival in enumerate(arrivals)]
     counted = sequences[int(warm_share * len(sequences)) :]
-    start, end = counted[0].arrival.at, counted[-1].arrival.at
-    run = Run(sequences, counted, end - start)
+    start, last = counted[0].arrival.at, counted[-1].arrival.at
+    run = Run(sequences, counted, last - start)
     block_seconds = sequence_seconds = 0.0
-    now = 0.0
-    index = 0
-    while True:
-        step_s = engine.plan(now=now)
-        step_end = None if step_s is None else now + step_s
-        # Everything from outside that happens while the step runs, in the order of time.
-        while True:
-            arrival_at = sequences[index].arrival.at if index < len(sequences) else None
-            door_at = door.next_event()
-            outside = min((at for at in (arrival_at, door_at) if at is not None), default=None)
-            if outside is None or (step_end is not None and outside > step_end):
-                break
-            now = max(now, outside)
-            if arrival_at is not None and arrival_at <= now:
-                door.arrive(sequences[index], now=now)
-                index += 1
-            else:
-                door.act(now=now)
-            if step_end is None and engine.waiting:
-                break
-        if step_end is None or step_s is None:
-            if engine.waiting:
-                continue
-            break
-        if start <= step_end <= end:
-            block_seconds += engine.used_blocks * step_s
-            sequence_seconds += engine.running * step_s
+
+    def watch(engine: Engine, seconds: float, *, end: float) -> None:
+        nonlocal block_seconds, sequence_seconds
+        if start <= end <= last:
+            block_seconds += engine.used_blocks * seconds
+            sequence_seconds += engine.running * seconds
         run.peak_share = max(run.peak_share, engine.used_blocks / profile.blocks)
-        now = step_end
-        first, done = engine.finish_step(step_s, now=now)
-        for sequence in first:
-            door.answered(sequence, now=now)
-        for sequence in done:
-            door.finished(sequence, now=now)
-        door.stepped(step_s, now=now)
-    run.end_s = now
+
+    run.end_s = loop.run(_Arrivals(sequences, door), door, [engine], watch=watch)
     run.preemptions = engine.preemptions
     run.recomputed_share = engine.recomputed_tokens / max(engine.computed_tokens, 1)
     run.used_share = block_seconds / (run.span_s * profile.blocks)

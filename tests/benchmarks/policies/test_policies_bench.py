@@ -7,12 +7,12 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.policies.arms import make_arm
-from benchmarks.policies.engine import Engine, Sequence
-from benchmarks.policies.profiles import LLAMA_8B_A10G
 from benchmarks.policies.report import measure
 from benchmarks.policies.simulation import simulate
-from benchmarks.policies.traces import Arrival, window
+from benchmarks.policies.traces import window
 from benchmarks.policies.workloads import WORKLOADS
+from gateway.replay.engine import Arrival, Engine, Sequence
+from gateway.replay.profiles import LLAMA_8B_A10G
 from gateway.simulator.block_pool import BlockPool
 from gateway.simulator.scheduler import Scheduler
 from gateway.simulator.scheduler import Sequence as NaiveSequence

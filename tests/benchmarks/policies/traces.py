@@ -5,16 +5,9 @@ import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.replay.engine import Arrival
+
 _FOLDER = Path(__file__).parent / "traces"
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One request of a trace. at: seconds from the start of the window. Both token counts are at least 1."""
-
-    at: float
-    prompt_tokens: int
-    output_tokens: int
 
 
 def window(name: str, *, first: int, requests: int, rate: float, context: int) -> list[Arrival]:

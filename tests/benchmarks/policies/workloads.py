@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.policies.profiles import LLAMA_8B_A10G, LLAMA_8B_H100, QWEN_32B_H100, EngineProfile
+from gateway.replay.profiles import LLAMA_8B_A10G, LLAMA_8B_H100, QWEN_32B_H100, EngineProfile
 
 
 @dataclass(frozen=True, slots=True)

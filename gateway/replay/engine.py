@@ -3,7 +3,7 @@
 First come, first served. In one step every running sequence gets its next token; what is left of the step's token budget goes
 to prompts, in chunks. A sequence starts when its whole prompt (or, after a preemption, all it had) fits into free blocks. When
 running sequences need more blocks than are free, the one that started last loses all of its blocks, goes to the head of the
-waiting line and is computed again from scratch. There is no prefix cache.
+waiting line and is computed again from scratch. What a prefix cache has of a prompt is not computed; what it has, others say.
 
 All sequences that decode advance by one token in every step, so nothing is done per sequence and step: a counter says how
 many decoding steps there were, a heap at which count each ends, and sixteen numbers how many cross into a new block when.
@@ -12,18 +12,29 @@ many decoding steps there were, a heap at which count each ends, and sixteen num
 import heapq
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
-from benchmarks.policies.profiles import EngineProfile
-from benchmarks.policies.traces import Arrival
+from gateway.replay.profiles import EngineProfile
 
-FREEZE_S = 1.0
+FREEZE_S: Final = 1.0
+_LEAST_STARTED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What an engine is asked. at: seconds from the start of the trace. Both token counts are at least 1."""
+
+    at: float
+    prompt_tokens: int
+    output_tokens: int
 
 
 @dataclass(eq=False, slots=True)
 class Sequence:
     """One request in the engine, with what happened to it. Times in simulated seconds.
 
-    granted_at: when a gate let it in; None where there is no gate.
+    granted_at: when a gate let it in; None where there is no gate. cached_tokens: of its prompt, those that a prefix cache
+    has when it starts first; after a preemption they are gone like all others.
     generated: tokens produced when it last started to decode; produced() tells them now.
     frozen: some gap between two of its tokens was longer than FREEZE_S.
     """
@@ -31,6 +42,7 @@ class Sequence:
     id: int
     arrival: Arrival
     granted_at: float | None = None
+    cached_tokens: int = 0
     first_token_at: float | None = None
     done_at: float | None = None
     preemptions: int = 0
@@ -60,7 +72,8 @@ class Engine:
         self.used_blocks = 0
         self.decoding = 0  # sequences that get a token in every step
         self.unanswered_tokens = 0  # prompt tokens of sequences without a first token, waiting or being computed
-        self._started: list[Sequence] = []  # decoding or prefilling, in order of their start; ended ones stay until popped
+        self._started: list[Sequence] = []  # decoding or prefilling, in order of their start; ended ones stay for a while
+        self._most_started = _LEAST_STARTED
         self._steps = 0
         self._ends: list[tuple[int, int, Sequence]] = []
         self._phases = [0] * profile.block_tokens  # decoding sequences by (computed tokens - steps) mod block
@@ -75,6 +88,11 @@ class Engine:
     def running(self) -> int:
         """Sequences that hold blocks."""
         return self.decoding + max(len(self._chunks), int(self._partial is not None))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits or runs."""
+        return bool(self.waiting or self.decoding or self._partial is not None)
 
     def produced(self, sequence: Sequence) -> int:
         """Output tokens of a sequence so far."""
@@ -121,8 +139,9 @@ class Engine:
             self.waiting.popleft()
             self.used_blocks += blocks
             sequence.state = "prefill"
-            sequence.computed = 0
-            self._started.append(sequence)
+            # The last token of a prompt is computed always: from it comes the first of the answer.
+            sequence.computed = min(sequence.cached_tokens, sequence.known_tokens - 1)
+            self._note_started(sequence)
             budget -= self._take_chunk(sequence, budget)
         prompt_tokens = 0
         for sequence, tokens in self._chunks:
@@ -135,6 +154,7 @@ class Engine:
         return (
             profile.fixed_s
             + profile.sequence_s * (self.decoding + len(self._chunks))
+            + profile.prompt_token_s * prompt_tokens
             + max(profile.weights_s, profile.token_s * tokens)
             + profile.cache_token_s * self._cache_tokens
             + profile.attention_s * attention
@@ -194,6 +214,12 @@ class Engine:
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_tokens)
 
+    def _note_started(self, sequence: Sequence) -> None:
+        self._started.append(sequence)
+        if len(self._started) > self._most_started:
+            self._started = [started for started in self._started if started.state in ("prefill", "decode")]
+            self._most_started = 2 * len(self._started) + _LEAST_STARTED
+
     def _take_chunk(self, sequence: Sequence, budget: int) -> int:
         tokens = min(budget, sequence.known_tokens - sequence.computed)
         self._chunks.append((sequence, tokens))
@@ -223,6 +249,7 @@ class Engine:
                 continue  # it had ended long ago
             victim.state = "waiting"
             victim.computed = 0
+            victim.cached_tokens = 0
             victim.preemptions += 1
             self.preemptions += 1
             self.waiting.appendleft(victim)

@@ -1,0 +1,118 @@
+"""An access log of kvgate as a trace: the JSON lines that web/journal.py writes, one for each request that has ended.
+
+A line is dated by its end; what was asked for came total_ms before. What a request would have become that did not end by
+itself is not known. Lines of other loggers, requests that never were counted, and those that the engine itself refused are
+skipped and counted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from gateway.replay.csv_rows import MOST_TOKENS
+from gateway.replay.trace import Recorded, Request, RowError
+
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+_LOGGER: Final = "kvgate.request"
+# Answers that ended by themselves, or by the cap that is in the line.
+_WHOLE: Final = frozenset({"completed", "capped"})
+_VLLM_COMPLETIONS_CAP: Final = 16
+
+
+class _Head(msgspec.Struct):
+    logger: str = ""
+
+
+class _Line(msgspec.Struct):
+    time: str
+    outcome: str
+    dialect: str = ""
+    tenant: str = ""
+    model: str = ""
+    backend: str = ""
+    stream: bool = True
+    prompt_tokens_counted: Tokens | None = None
+    count: str = "exact"
+    cap_tokens: Tokens | None = None
+    written_cap_tokens: Tokens | None = None
+    sequences: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    prompt_tokens: Tokens | None = None
+    output_tokens: Tokens | None = None
+    cached_tokens: Tokens | None = None
+    upload_ms: Milliseconds = 0.0
+    count_ms: Milliseconds = 0.0
+    queue_ms: Milliseconds = 0.0
+    ttft_ms: Milliseconds | None = None
+    total_ms: Milliseconds = 0.0
+
+
+_head: Final = msgspec.json.Decoder(_Head)
+_line: Final = msgspec.json.Decoder(_Line)
+
+
+def read_log_lines(lines: Iterable[tuple[int, bytes]], skipped: Counter[str]) -> Iterator[tuple[Request, Recorded]]:
+    """The requests of numbered lines. skipped: counts the others, by what they are. Raises RowError for a request's line that
+    makes no sense."""
+    for number, line in lines:
+        try:
+            logger = _head.decode(line).logger
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            skipped["lines that are not of a log in JSON"] += 1
+            continue
+        if logger != _LOGGER:
+            skipped["lines of other loggers"] += 1
+            continue
+        try:
+            said = _line.decode(line)
+            ended_at = datetime.fromisoformat(said.time).timestamp()
+        except (msgspec.DecodeError, ValueError, OverflowError) as error:
+            raise RowError(number, f"this line of a request makes no sense: {error}") from None
+        if said.prompt_tokens_counted is None:
+            skipped["requests that were never weighed"] += 1
+        elif said.outcome == "engine_refused":
+            skipped["requests that the engine itself refused"] += 1
+        else:
+            yield _request(said, ended_at), _recorded(said)
+
+
+def _request(said: _Line, ended_at: float) -> Request:
+    assert said.prompt_tokens_counted is not None, "others are skipped"
+    is_whole = said.outcome in _WHOLE and said.output_tokens is not None
+    counted = max(said.prompt_tokens_counted, 1)
+    is_bound = said.count != "exact"
+    # A bound is never below the truth, and an exact count is the truth.
+    prompt = min(said.prompt_tokens or counted, counted) if is_bound else said.prompt_tokens or counted
+    cap_tokens = said.cap_tokens or None
+    if cap_tokens is None and said.dialect == "openai_completions" and (said.output_tokens or 0) <= _VLLM_COMPLETIONS_CAP:
+        cap_tokens = _VLLM_COMPLETIONS_CAP
+    return Request(
+        at=ended_at - said.total_ms / 1000,
+        prompt_tokens=prompt,
+        output_tokens=max(said.output_tokens or 1, said.sequences) if is_whole else None,
+        counted_tokens=counted,
+        is_bound=is_bound,
+        cap_tokens=cap_tokens,
+        sequences=said.sequences,
+        is_stream=said.stream,
+        tenant=said.tenant,
+        model=said.model,
+        cached_tokens=min(said.cached_tokens or 0, prompt),
+    )
+
+
+def _recorded(said: _Line) -> Recorded:
+    before_s = (said.upload_ms + said.count_ms + said.queue_ms) / 1000
+    ttft_s = None if said.ttft_ms is None else said.ttft_ms / 1000
+    return Recorded(
+        outcome=said.outcome,
+        waited_s=said.queue_ms / 1000,
+        ttft_s=ttft_s,
+        first_token_s=None if ttft_s is None else max(ttft_s - before_s, 0.0),
+        total_s=said.total_ms / 1000,
+        backend=said.backend,
+    )
