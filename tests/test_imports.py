@@ -23,12 +23,13 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "books": frozenset({"core"}),
     "admission": ADMISSION,
     "backends": EDGES,
+    "replay": ADMISSION - {"clock", "metrics"} | {"admission", "simulator", "units"},
     "relay": RELAY,
     "web": WEB,
     "backend_specs": EDGES | {"backends", "tokens", "settings", "backend_settings", "model_files"},
     "room_values": ASSEMBLY,
     "assembly": ASSEMBLY | {"room_values"},
-    "cli": ASSEMBLY | {"assembly", "setting_checks", "units", "simulator"},
+    "cli": ASSEMBLY | {"assembly", "setting_checks", "units", "simulator", "replay", "setting_values"},
     "simulator": frozenset(),
     "__main__": frozenset({"cli"}),
     # Leaves.
@@ -59,8 +60,13 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-# Distributions that one file alone may import.
-ONLY_IN: Final = {"httpx": "backends/probe.py", "matplotlib": "cli/plan_picture.py"}
+# Distributions that a few files alone may import.
+ONLY_IN: Final = {
+    "httpx": ("backends/probe.py",),
+    "matplotlib": ("cli/plan_picture.py", "cli/replay_picture.py"),
+}
+# What a replay is made of does no I/O and reads no clock: only its reader opens files.
+PURE_REPLAY: Final = frozenset({"asyncio", "logging", "time", "threading", "socket", "os", "random", "gzip", "pathlib"})
 WITHOUT_WALL_CLOCK: Final = ("core", "books", "admission", "relay", "web", "clock")
 DATES: Final = frozenset({PACKAGE / "relay" / "headers.py"})  # an answer that came without a Date header is given one
 WALL_CLOCK: Final = frozenset(
@@ -177,13 +183,25 @@ def test_the_simulator_knows_nothing_of_the_gateway() -> None:
     assert not known
 
 
-@pytest.mark.parametrize(("distribution", "only_file"), ONLY_IN.items())
-def test_a_distribution_is_imported_in_its_one_file_only(distribution: str, only_file: str) -> None:
+def test_a_replay_reads_no_clock_and_its_reader_alone_does_io() -> None:
+    ours = modules()
+    offenders = [
+        f"{module} imports {used}"
+        for module, path in ours.items()
+        if room_of(module) == "replay" and path != PACKAGE / "replay" / "reader.py"
+        for used in PURE_REPLAY & set(imports_of(path, ours))
+    ]
+    assert not offenders
+
+
+@pytest.mark.parametrize(("distribution", "only_files"), ONLY_IN.items())
+def test_a_distribution_is_imported_in_its_few_files_only(distribution: str, only_files: tuple[str, ...]) -> None:
     ours = modules()
     elsewhere = [
         module
         for module, path in ours.items()
-        if path != PACKAGE / only_file and distribution in {imported.split(".")[0] for imported in imports_of(path, ours)}
+        if path not in [PACKAGE / file for file in only_files]
+        and distribution in {imported.split(".")[0] for imported in imports_of(path, ours)}
     ]
     assert not elsewhere
 

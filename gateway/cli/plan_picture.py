@@ -1,4 +1,4 @@
-"""A plan as a picture: memory against context length, and against sessions. The only file that imports matplotlib."""
+"""A plan as a picture: memory against context length, and against sessions. Imports matplotlib, which is an extra."""
 
 from pathlib import Path
 

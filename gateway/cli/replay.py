@@ -41,7 +41,7 @@ def replay(
     step_tokens: Annotated[int | None, typer.Option(help="Tokens that it computes in a step.", show_default=False)] = None,
     kv_blocks: Annotated[
         str | None,
-        typer.Option(help="Usable KV blocks of one engine [KVGATE_KV_BLOCKS, else its profile's]", show_default=False),
+        typer.Option(help="Usable KV blocks of an engine [KVGATE_KV_BLOCKS, else its profile's]", show_default=False),
     ] = None,
     block_tokens: Annotated[
         str | None, typer.Option(help="Tokens in a block [KVGATE_BLOCK_TOKENS, else 16]", show_default=False)

@@ -18,6 +18,12 @@ from gateway.replay.trace import Trace
 _WIDTH: Final = 64
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 _MOST_PICTURES: Final = 6
+_WAITS: Final = ("p50", "p95")
+_TTFT: Final = ("p50", "p95", "p99")
+_COLUMNS: Final = (
+    *("completed", "refused", "timed out", "waited", "wait p50/p95 s", "TTFT p50/p95/p99 s"),
+    *("held", "used", "preempt."),
+)
 
 # What is so of every replay, and matters to who reads it.
 _ALWAYS: Final = (
@@ -46,8 +52,8 @@ class Report:
         trace, said = self.trace, [*self.choice.assumed]
         if trace.unknown_lengths:
             said.append(
-                f"{trace.unknown_lengths} answers are of unknown length (refused, left or broken off, or not told): each is given"
-                " that of a completed one of its model and tenant, evenly over all these"
+                f"{trace.unknown_lengths:,} answers are of unknown length (refused, left, broken off, or not told): each is"
+                " given that of a completed one of its model and tenant, evenly over all these"
             )
         if not trace.is_log:
             said.append("prompts are counted exactly, and answers are streams")
@@ -143,20 +149,20 @@ def report_text(report: Report) -> str:
     """The same for a person."""
     trace, site, choice = report.trace, report.site, report.choice
     skipped = "".join(f"; skipped: {number:,} {what}" for what, number in trace.skipped.items())
-    profile = choice.profile
+    profile, fit = choice.profile, choice.fit
+    pool = f"{profile.blocks:,} blocks of {profile.block_tokens} tokens"
     lines = [
         f"{', '.join(report.files)}: {len(trace):,} requests{skipped}",
         f"engine   {profile.words}",
-        f"         {profile.blocks:,} blocks of {profile.block_tokens} tokens, context {site.max_context:,},"
-        f" {profile.max_running} seats",
+        f"         {pool}, context {site.max_context:,}, {profile.max_running} seats",
     ]
-    if choice.fit is not None:
-        fit = choice.fit
-        lines.append(
-            f"         {1000 * fit.fixed_s:.3g} ms a step + {1000 * fit.sequence_s:.3g} a sequence + {1000 * fit.prompt_token_s:.3g}"
-            f" a prompt token; half of {fit.answers:,} answers within {fit.answer_error:.0%}, of {fit.prompts:,} first tokens"
-            f" within {fit.prompt_error:.0%}"
-        )
+    if fit is not None:
+        step_ms, sequence_ms, prompt_ms = (1000 * speed for speed in (fit.fixed_s, fit.sequence_s, fit.prompt_token_s))
+        lines += [
+            f"         a step takes {step_ms:.3g} ms + {sequence_ms:.3g} a sequence + {prompt_ms:.3g} a prompt token; fitted from",
+            f"         {fit.answers:,} answers, half of them within {fit.answer_error:.1%}, and {fit.prompts:,} first tokens, half"
+            f" within {fit.prompt_error:.1%}",
+        ]
     lines += ["", *_table(report), ""]
     for result in report.results[:_MOST_PICTURES]:
         lines += [*_picture(result), ""]
@@ -200,8 +206,8 @@ def _table(report: Report) -> list[str]:
                 f"{all_.refusals:,}",
                 f"{all_.timed_out:,}",
                 f"{all_.waited:,}",
-                _times(all_.waits, "p50", "p95"),
-                _times(all_.ttft, "p50", "p95", "p99"),
+                _times(all_.waits, *_WAITS),
+                _times(all_.ttft, *_TTFT),
                 f"{result.held_share:.1%}",
                 f"{result.used_share:.1%}",
                 f"{result.preemptions:,}",
@@ -276,8 +282,8 @@ def _tenants(result: Result, most: int) -> list[str]:
             f"{fates.completed:,}",
             f"{fates.refusals:,}",
             f"{fates.timed_out:,}",
-            _times(fates.waits, "p50", "p95"),
-            _times(fates.ttft, "p50", "p95"),
+            _times(fates.waits, *_WAITS),
+            _times(fates.ttft, *_WAITS),
             f"{fates.held_block_s / held:.1%}",
         ]
         for name, fates in found

@@ -54,11 +54,11 @@ def choose_engine(trace: Trace, wish: EngineWish) -> EngineChoice:
                 f"nothing tells how fast the engine is: taken for {_DEFAULT} ({profile.name}); see --engine and --speed"
             )
         if trace.is_log and wish.kv_blocks is None:
-            raise ValueError(
-                "a log does not tell how large the cache was: give --kv-blocks (`kvgate check` prints it as budget)"
-            )
+            raise ValueError("a log does not tell how large the cache was: give --kv-blocks (`kvgate check` prints it)")
         if wish.kv_blocks is None:
-            assumed.append(f"the cache is taken to have {profile.blocks} blocks; see --kv-blocks")
+            assumed.append(
+                f"the cache is taken to have {profile.blocks:,} blocks of {profile.block_tokens} tokens; see --kv-blocks"
+            )
     if wish.speed is not None:
         profile = with_speed(profile, wish.speed)
     block_tokens = wish.block_tokens or profile.block_tokens

@@ -160,9 +160,9 @@ class Trace:
         if not self._outcome:
             return None
         waited_s, *times = (column[index] for column in self._recorded)
+        ttft_s, first_token_s, total_s = (None if value == UNKNOWN else value for value in times)
         texts = self._words.texts
-        known = (None if value == UNKNOWN else value for value in times)
-        return Recorded(texts[self._outcome[index]], waited_s, *known, backend=texts[self._backend[index]])
+        return Recorded(texts[self._outcome[index]], waited_s, ttft_s, first_token_s, total_s, texts[self._backend[index]])
 
     def at(self, index: int) -> float:
         return self._at[index]
