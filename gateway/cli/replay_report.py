@@ -158,10 +158,11 @@ def report_text(report: Report) -> str:
     ]
     if fit is not None:
         step_ms, sequence_ms, prompt_ms = (1000 * speed for speed in (fit.fixed_s, fit.sequence_s, fit.prompt_token_s))
+        answers = f"{fit.answers:,} answers (half within {fit.answer_error:.1%})"
+        prompts = f"{fit.prompts:,} first tokens (half within {fit.prompt_error:.1%})"
         lines += [
-            f"         a step takes {step_ms:.3g} ms + {sequence_ms:.3g} a sequence + {prompt_ms:.3g} a prompt token; fitted from",
-            f"         {fit.answers:,} answers, half of them within {fit.answer_error:.1%}, and {fit.prompts:,} first tokens, half"
-            f" within {fit.prompt_error:.1%}",
+            f"         a step: {step_ms:.3g} ms + {sequence_ms:.3g} a sequence + {prompt_ms:.3g} a prompt token",
+            f"         by least squares over {answers} and {prompts}",
         ]
     lines += ["", *_table(report), ""]
     for result in report.results[:_MOST_PICTURES]:

@@ -1,14 +1,20 @@
 """Which engine a replay runs: the profile that is named, what a log tells, or a default that is said to be one."""
 
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
+from gateway.core.geometry import Weighing
 from gateway.replay.fit import Fit, fit_speeds
 from gateway.replay.profiles import EngineProfile, find_engine, with_speed
 from gateway.replay.trace import Trace
 
-FIT = "fit"
-_DEFAULT = "h100-8b"
-_LEAST_CONTEXT = 1024
+FIT: Final = "fit"
+_DEFAULT: Final = "h100-8b"
+_LEAST_CONTEXT: Final = 1024
+_LOOKED_AT: Final = 2000
+_GPU_SPARE_BLOCKS: Final = 1
+_MOST_SPARE_BLOCKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,11 @@ def choose_engine(trace: Trace, wish: EngineWish) -> EngineChoice:
             assumed.append(
                 f"nothing tells how fast the engine is: taken for {_DEFAULT} ({profile.name}); see --engine and --speed"
             )
+        if wish.seats is None or wish.step_tokens is None:
+            assumed.append(
+                f"the engine is taken to run {wish.seats or profile.max_running:,} sequences at once and to compute"
+                f" {wish.step_tokens or profile.step_tokens:,} tokens a step; see --seats and --step-tokens"
+            )
         if trace.is_log and wish.kv_blocks is None:
             raise ValueError("a log does not tell how large the cache was: give --kv-blocks (`kvgate check` prints it)")
         if wish.kv_blocks is None:
@@ -75,7 +86,31 @@ def choose_engine(trace: Trace, wish: EngineWish) -> EngineChoice:
         longest = trace.longest_tokens
         max_context = max(1 << (longest - 1).bit_length(), _LEAST_CONTEXT)
         assumed.append(f"the context is taken to be {max_context} tokens: the longest request has {longest}; see --max-context")
+    if trace.is_log:
+        spare_blocks = _spare_blocks(trace, block_tokens, max_context)
+        if spare_blocks is None:
+            assumed.append(
+                f"what the log says of blocks is not ceil((prompt + cap - 1) / {block_tokens}): check --block-tokens; models that"
+                " are weighed otherwise are replayed by that formula all the same"
+            )
+        else:
+            profile = replace(profile, spare_blocks=spare_blocks)
     return EngineChoice(profile, max_context, fit, tuple(assumed))
+
+
+def _spare_blocks(trace: Trace, block_tokens: int, max_context: int) -> int | None:
+    """Blocks that the gateway held for a sequence beside the formula, by what its log says of requests with a cap. The log's
+    bounds are what it was weighed by. None where its figures are not of that form."""
+    found: set[int] = set()
+    weighing = Weighing(block_tokens, max_context)
+    for index, request in islice(trace.rows(), _LOOKED_AT):
+        recorded = trace.recorded(index)
+        if recorded is not None and recorded.blocks is not None and request.cap_tokens is not None and request.sequences == 1:
+            counted = request.counted_tokens or request.prompt_tokens
+            found.add(recorded.blocks - weighing.sequence_blocks(counted + request.cap_tokens))
+    if not found:
+        return _GPU_SPARE_BLOCKS
+    return found.pop() if len(found) == 1 and 0 <= min(found) <= _MOST_SPARE_BLOCKS else None
 
 
 def _fitted(profile: EngineProfile, fit: Fit) -> EngineProfile:

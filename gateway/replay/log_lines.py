@@ -40,6 +40,7 @@ class _Line(msgspec.Struct):
     count: str = "exact"
     cap_tokens: Tokens | None = None
     written_cap_tokens: Tokens | None = None
+    blocks: Tokens | None = None
     sequences: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
@@ -115,4 +116,5 @@ def _recorded(said: _Line) -> Recorded:
         first_token_s=None if ttft_s is None else max(ttft_s - before_s, 0.0),
         total_s=said.total_ms / 1000,
         backend=said.backend,
+        blocks=said.blocks,
     )

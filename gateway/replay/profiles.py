@@ -161,6 +161,7 @@ def simulator(speed: float = 1.0) -> EngineProfile:
         max_running=shape.max_running,
         block_tokens=shape.block_tokens,
         prompt_token_s=pace.prefill_token_s / speed,
+        spare_blocks=0,  # its version says that it is no build for GPUs
     )
 
 

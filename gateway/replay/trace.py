@@ -55,7 +55,7 @@ class Request:
 class Recorded:
     """What a log says has become of a request. Seconds; None where it did not happen or is not known.
 
-    first_token_s: from its grant to its first token. total_s: from its arrival to its end.
+    first_token_s: from its grant to its first token. total_s: from its arrival to its end. blocks: what it was weighed as.
     """
 
     outcome: str
@@ -64,6 +64,7 @@ class Recorded:
     first_token_s: float | None = None
     total_s: float | None = None
     backend: str = ""
+    blocks: int | None = None
 
 
 @dataclass(slots=True)
@@ -106,6 +107,7 @@ class Trace:
         self._recorded = [array("d") for _ in range(4)]
         self._outcome = array("i")
         self._backend = array("i")
+        self._blocks = array("i")
         self._next_turn = array("i")
         self.order = array("i")
 
@@ -131,6 +133,7 @@ class Trace:
         if recorded is not None:
             self._outcome.append(number(recorded.outcome))
             self._backend.append(number(recorded.backend))
+            self._blocks.append(UNKNOWN if recorded.blocks is None else recorded.blocks)
             values = (recorded.waited_s, recorded.ttft_s, recorded.first_token_s, recorded.total_s)
             for column, value in zip(self._recorded, values, strict=True):
                 column.append(UNKNOWN if value is None else value)
@@ -161,8 +164,16 @@ class Trace:
             return None
         waited_s, *times = (column[index] for column in self._recorded)
         ttft_s, first_token_s, total_s = (None if value == UNKNOWN else value for value in times)
-        texts = self._words.texts
-        return Recorded(texts[self._outcome[index]], waited_s, ttft_s, first_token_s, total_s, texts[self._backend[index]])
+        texts, blocks = self._words.texts, self._blocks[index]
+        return Recorded(
+            texts[self._outcome[index]],
+            waited_s,
+            ttft_s,
+            first_token_s,
+            total_s,
+            backend=texts[self._backend[index]],
+            blocks=None if blocks == UNKNOWN else blocks,
+        )
 
     def at(self, index: int) -> float:
         return self._at[index]
