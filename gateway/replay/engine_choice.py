@@ -90,7 +90,7 @@ def choose_engine(trace: Trace, wish: EngineWish) -> EngineChoice:
         spare_blocks = _spare_blocks(trace, block_tokens, max_context)
         if spare_blocks is None:
             assumed.append(
-                f"what the log says of blocks is not ceil((prompt + cap - 1) / {block_tokens}): check --block-tokens; models that"
+                f"blocks in the log are not ceil((prompt + cap - 1) / {block_tokens}): check --block-tokens; models that"
                 " are weighed otherwise are replayed by that formula all the same"
             )
         else:

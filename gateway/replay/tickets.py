@@ -6,6 +6,7 @@ The arithmetic is the gateway's own (core/offer.py); what is decided here is onl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from gateway.core.engine_rules import EngineRules
 from gateway.core.geometry import Weighing
@@ -24,7 +25,7 @@ from gateway.replay.trace import Request
 
 _POOL = PoolName("pool")
 _PROMPT = (Prompt(0),)
-_OFFERS_KEPT = 1 << 16  # of one replay; requests of a trace resemble each other
+_KEPT: Final = 1 << 16  # requests of a trace resemble each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class TicketMaker:
         self.weighing = Weighing(site.engine.block_tokens, site.max_context, None, site.engine.spare_blocks)
         self._context_blocks = self.weighing.sequence_blocks(site.max_context)
         self._terms: dict[str, TenantTerms] = {"": ANONYMOUS_TERMS}
-        self._offer = lru_cache(maxsize=_OFFERS_KEPT)(self._make_offer)
+        self._offer = lru_cache(maxsize=_KEPT)(self._make_offer)
+        self._lane = lru_cache(maxsize=_KEPT)(self._choose_lane)
         self._last_sequence = 0
         self.cut = 0  # answers that a cap ends before they would have ended
 
@@ -115,7 +117,7 @@ class TicketMaker:
         numbers = range(first, first + request.sequences)
         return tuple(Sequence(number, arrival, cached_tokens=request.cached_tokens) for number in numbers)
 
-    def _lane(self, tokens: int, sequences: int) -> LaneTerms:
+    def _choose_lane(self, tokens: int, sequences: int) -> LaneTerms:
         lanes = self._site.lanes
         if len(lanes.lanes) == 1:
             return lanes.lanes[0]
