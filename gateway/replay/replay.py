@@ -99,6 +99,8 @@ class _Replay:
         result.preemptions = sum(engine.preemptions for engine in self._engines.values())
         result.cut = self._maker.cut
         assert not self._rows, "every request has ended"
+        held = self._book.snapshot(now=result.span_s).backends.values()
+        assert not any(backend.charged_blocks for backend in held), "and holds nothing"
         return result
 
     def _watch(self, engine: Engine, seconds: float, *, end: float) -> None:
