@@ -53,7 +53,7 @@ class Report:
         if trace.unknown_lengths:
             said.append(
                 f"{trace.unknown_lengths:,} answers are of unknown length (refused, left, broken off, or not told): each is"
-                " given that of a completed one of its model and tenant, evenly over all these"
+                " given that of a completed one of its model, cap and tenant, evenly over all these"
             )
         if not trace.is_log:
             said.append("prompts are counted exactly, and answers are streams")

@@ -27,7 +27,7 @@ def read_csv_rows(lines: Iterable[tuple[int, bytes]], prefix: str = "") -> Itera
     names = [name.strip().lower() for name in _fields(number, line)]
     for name in ("input_tokens", "output_tokens"):
         if name not in names:
-            raise RowError(number, f"the column {name} is missing: there are {', '.join(names)}")
+            raise RowError(number, f"the column {name} is missing: there are {_shown(', '.join(names))}")
     if "arrival_s" not in names and not {"session", "think_s"} <= set(names):
         raise RowError(number, "the column arrival_s is missing, and there are no sessions with think_s either")
     if len(set(names)) < len(names):
@@ -63,6 +63,10 @@ def _fields(number: int, line: bytes) -> list[str]:
         raise RowError(number, "this is no text in UTF-8") from None
     except (csv.Error, StopIteration) as error:
         raise RowError(number, f"this is no line of a CSV: {error}") from None
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME and text.isprintable() else f"{text[:_LONGEST_NAME]!r} ..."
 
 
 def _tokens(number: int, name: str, row: dict[str, str]) -> int | None:

@@ -5,7 +5,8 @@
 Between its first token and its last an answer of n tokens saw n - 1 steps; until its first token it saw the prompts that were
 computed meanwhile, its own among them, and half a step of waiting for its turn. How many ran and which prompts were computed
 meanwhile is known from the other lines. Errors count in proportion: a tenth of a short time weighs as much as a tenth of a
-long one.
+long one. First tokens weigh little beside answers, for it is not known how much of which step they saw; where nothing is
+computed beside answers, they alone tell what a prompt costs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,6 +19,8 @@ from gateway.replay.trace import Trace
 
 ENOUGH: Final = 30
 _LEAST_STEPS: Final = 8  # an answer of fewer tells little of a step
+_SAME_STEP_S: Final = 0.0015  # a log's times are whole milliseconds
+_PROMPT_WEIGHT: Final = 0.05
 _MOST_ROWS: Final = 50_000  # more make it slower and no better
 
 Row = tuple[tuple[float, float, float], float]
@@ -70,8 +73,11 @@ class _Backend:
         return (self._area_to(end) - self._area_to(start)) / (end - start) if end > start else 0.0
 
     def prompts(self, start: float, end: float) -> int:
-        """Prompt tokens that were done after start and by end."""
-        return self._done[bisect_right(self._done_at, end)] - self._done[bisect_right(self._done_at, start)]
+        """Prompt tokens that were done after start and by end; what was done in the same step as another is no later."""
+        return self._done_by(end + _SAME_STEP_S) - self._done_by(start + _SAME_STEP_S)
+
+    def _done_by(self, at: float) -> int:
+        return self._done[bisect_right(self._done_at, at)]
 
     def _area_to(self, at: float) -> float:
         index = max(bisect_left(self._times, at) - 1, 0)
@@ -93,7 +99,7 @@ def fit_speeds(trace: Trace, *, step_tokens: int) -> Fit | None:
     if min(len(answers), len(prompts)) < ENOUGH:
         return None
     answers, prompts = _thinned(answers), _thinned(prompts)
-    fixed_s, sequence_s, prompt_token_s = speeds = _solve([*answers, *prompts])
+    fixed_s, sequence_s, prompt_token_s = speeds = _solve([(answers, 1.0), (prompts, _PROMPT_WEIGHT)])
     return Fit(
         fixed_s, sequence_s, prompt_token_s, len(answers), len(prompts), _error(answers, speeds), _error(prompts, speeds)
     )
@@ -139,15 +145,16 @@ def _thinned(rows: list[Row]) -> list[Row]:
     return rows[:: -(-len(rows) // _MOST_ROWS)]
 
 
-def _solve(rows: list[Row]) -> tuple[float, float, float]:
+def _solve(weighted: list[tuple[list[Row], float]]) -> tuple[float, float, float]:
     """The three speeds with the least squared relative error, none below 0: what would be is left out."""
     sums = [[0.0] * 4 for _ in range(3)]
-    for done, seconds in rows:
-        scaled = [amount / seconds for amount in done]
-        for line, amount in enumerate(scaled):
-            for column, other in enumerate(scaled):
-                sums[line][column] += amount * other
-            sums[line][3] += amount
+    for rows, weight in weighted:
+        for done, seconds in rows:
+            scaled = [amount / seconds for amount in done]
+            for line, amount in enumerate(scaled):
+                for column, other in enumerate(scaled):
+                    sums[line][column] += weight * amount * other
+                sums[line][3] += weight * amount
     used = [0, 1, 2]
     while True:
         found = _eliminate([[sums[line][column] for column in (*used, 3)] for line in used])

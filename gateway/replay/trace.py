@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.core.commitment.evidence import cap_bucket
+
 UNKNOWN: Final = -1
 # The golden ratio: multiples of it, less their whole part, lie evenly in 0..1 however many there are.
 _GOLDEN: Final = 0.6180339887498949
 _KEPT_LENGTHS: Final = 4096  # of one class, to draw from
+_ENOUGH_LENGTHS: Final = 8
 
 
 class RowError(ValueError):
@@ -232,13 +235,13 @@ class Trace:
         self.order = array("i", [index for index in self.order if index not in later])
 
     def _draw_lengths(self) -> None:
-        """Answers of unknown length get those of completed ones of the same model and tenant, else model, else any: evenly
-        spread over what these became, by a rule without chance."""
+        """Answers of unknown length get those of completed ones that are like them: evenly spread over what these became, by
+        a rule without chance."""
         unknown = [index for index in range(len(self)) if self._output[index] == UNKNOWN]
         self.unknown_lengths = len(unknown)
         if not unknown:
             return
-        pools: dict[tuple[int, ...], list[int]] = {}
+        pools: dict[tuple[object, ...], list[int]] = {}
         for index, output in enumerate(self._output):
             if output != UNKNOWN:
                 for key in self._classes(index):
@@ -250,11 +253,16 @@ class Trace:
         for pool in pools.values():
             pool.sort()
         for count, index in enumerate(unknown, start=1):
-            pool = next(pools[key] for key in self._classes(index) if key in pools)
+            likes = [pools[key] for key in self._classes(index) if key in pools]
+            pool = next((pool for pool in likes if len(pool) >= _ENOUGH_LENGTHS), likes[-1])
             self._output[index] = pool[int(count * _GOLDEN % 1 * len(pool))] * self._sequences[index]
 
-    def _classes(self, index: int) -> tuple[tuple[int, ...], ...]:
-        return (self._model[index], self._tenant[index]), (self._model[index],), ()
+    def _classes(self, index: int) -> tuple[tuple[object, ...], ...]:
+        """What a request's answer is like, from the closest to all: of one model, with caps within a factor of two, of one
+        tenant."""
+        cap, model, tenant = self._cap[index], self._model[index], self._tenant[index]
+        bucket = cap_bucket(None if cap == UNKNOWN else cap)
+        return (model, bucket, tenant), (model, bucket), (model,), ()
 
 
 def _total(prompt: int, output: int, sequences: int) -> int:

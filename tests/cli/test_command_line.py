@@ -37,7 +37,7 @@ def test_help_names_every_command() -> None:
     assert result.returncode == 0
     assert all(
         re.search(rf"^\W*{command}\b", result.stdout, re.MULTILINE)
-        for command in ("serve", "demo", "plan", "check", "settings")
+        for command in ("serve", "demo", "plan", "check", "replay", "settings")
     )
 
 

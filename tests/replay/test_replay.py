@@ -80,18 +80,20 @@ def test_where_memory_is_what_is_short_a_larger_reserve_never_lets_more_in(name:
     assert completed[0] > completed[-1]
 
 
-def test_a_log_replayed_with_the_setting_it_was_made_with_agrees_on_who_was_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patience_s", [5.0, 20.0])
+def test_a_log_replayed_with_the_setting_it_was_made_with_agrees_on_who_was_refused(patience_s: float, tmp_path: Path) -> None:
+    """Not always on everybody: a log's times are whole milliseconds, and who came first within one is not in it."""
     requests, site = CROWDED["azure_conv"]
-    trace = bench_trace("azure_conv", requests)
-    told = write_log(tmp_path / "access.log", trace, site, setting())
+    site = replace(site, patience_s=patience_s)
+    told = write_log(tmp_path / "access.log", bench_trace("azure_conv", requests), site, setting())
 
     log = read_trace([tmp_path / "access.log"])
     replayed = fates_of(log, replace(site, load=1.0), setting(caps="as-sent"))
 
-    assert log.unknown_lengths == sum(fate.outcome != "completed" for fate in told) > 50
-    refused = {round(fate.arrived_s, 1) for fate in told if fate.outcome != "completed"}
-    refused_again = {round(fate.arrived_s, 1) for fate in replayed if fate.outcome != "completed"}
-    assert len(refused & refused_again) / len(refused | refused_again) > 0.95
+    by_arrival = [sorted(fates, key=lambda fate: fate.arrived_s) for fates in (told, replayed)]
+    agree = sum((one.outcome == "completed") == (other.outcome == "completed") for one, other in zip(*by_arrival, strict=True))
+    assert log.unknown_lengths == sum(fate.outcome != "completed" for fate in told) > 200
+    assert agree / requests > 0.98
 
 
 def test_a_turn_of_a_session_comes_its_think_time_after_the_turn_before_has_ended() -> None:
