@@ -19,25 +19,28 @@ def draw(path: Path, report: Report) -> None:
     for result in report.results:
         points = result.timeline.points
         minutes = [point.at_s / 60 for point in points]
-        (line,) = held.plot(minutes, [100 * point.held_blocks / result.budget_blocks for point in points], label=_name(result))
+        (line,) = held.plot(
+            minutes, [100 * point.held_blocks / result.budget_blocks for point in points], label=report.name(result)
+        )
         used = [100 * point.used_blocks / result.budget_blocks for point in points]
         held.plot(minutes, used, linestyle=":", color=line.get_color())
-        waiting.plot(minutes, [point.waiting for point in points], label=_name(result))
-        refused.plot(minutes, [point.refused for point in points], label=_name(result))
-    held.set(xlabel="minutes", ylabel="% of the blocks", title="held (dotted: really used)", ylim=(0, 105))
+        waiting.plot(minutes, [point.waiting for point in points], label=report.name(result))
+        refused.plot(minutes, [point.refused for point in points], label=report.name(result))
+    held.set(xlabel="minutes", ylabel="% of the blocks", title="held (dotted: really used)")
     waiting.set(xlabel="minutes", ylabel="requests", title="waiting")
     refused.set(xlabel="minutes", ylabel="requests", title="refused or timed out, so far")
-    _draw_waste(waste, report.results)
-    held.legend(fontsize="small")
+    _draw_waste(waste, report)
+    held.legend(fontsize="small", loc="lower center")
     figure.suptitle(", ".join(report.files))
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
 
 
-def _draw_waste(axes: Axes, results: tuple[Result, ...]) -> None:
+def _draw_waste(axes: Axes, report: Report) -> None:
     """What was held, as shares of all blocks at all times: used, or in vain by cause."""
-    names = [_name(result) for result in results]
+    results = report.results
+    names = [report.name(result) for result in results]
     left = [0.0] * len(results)
     in_vain = [sum(result.waste_shares().values()) for result in results]
     parts = {"used": [100 * result.held_share * (1 - share) for result, share in zip(results, in_vain, strict=True)]}
@@ -48,9 +51,10 @@ def _draw_waste(axes: Axes, results: tuple[Result, ...]) -> None:
         left = [before + width for before, width in zip(left, widths, strict=True)]
     axes.set(xlabel="% of all blocks at all times", title="what was held, and what for", xlim=(0, 100))
     axes.invert_yaxis()
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, -0.3), ncols=4)
 
 
-def _name(result: Result) -> str:
-    setting = result.setting
-    return f"{setting.reserve.text} {setting.policy} {setting.commitment} caps {setting.caps.text} x{setting.backends}"
+def _blocks(result: Result) -> tuple[list[int], list[int]]:
+    """Held and used, at each point."""
+    points = result.timeline.points
+    return [point.held_blocks for point in points], [point.used_blocks for point in points]

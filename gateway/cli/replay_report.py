@@ -22,7 +22,7 @@ _WAITS: Final = ("p50", "p95")
 _TTFT: Final = ("p50", "p95", "p99")
 _COLUMNS: Final = (
     *("completed", "refused", "timed out", "waited", "wait p50/p95 s", "TTFT p50/p95/p99 s"),
-    *("held", "used", "preempt."),
+    *("tokens/s", "held", "used", "preempt."),
 )
 
 # What is so of every replay, and matters to who reads it.
@@ -46,6 +46,18 @@ class Report:
     @cached_property
     def logged(self) -> Logged | None:
         return as_logged(self.trace)
+
+    @property
+    def differing(self) -> list[str]:
+        """What is not alike in all settings, or the reserve if all is."""
+        settings = [result.setting.as_json() for result in self.results]
+        found = [name for name in settings[0] if len({str(setting[name]) for setting in settings}) > 1]
+        return found or ["reserve"]
+
+    def name(self, result: Result) -> str:
+        """A setting by what makes it another one."""
+        setting = result.setting.as_json()
+        return ", ".join(f"{name} {setting[name]}" for name in self.differing)
 
     @property
     def assumed(self) -> list[str]:
@@ -166,64 +178,41 @@ def report_text(report: Report) -> str:
         ]
     lines += ["", *_table(report), ""]
     for result in report.results[:_MOST_PICTURES]:
-        lines += [*_picture(result), ""]
+        lines += [*_picture(report, result), ""]
     for result in report.results[: 1 if len(report.results) > _MOST_PICTURES else None]:
-        lines += _tenants(result, report.tenants)
+        lines += _tenants(report, result)
     lines += [f"assumed: {sentence}" for sentence in report.assumed]
     return "\n".join(lines)
 
 
 def _table(report: Report) -> list[str]:
-    names = list(report.results[0].setting.as_json())
+    shown = report.differing
     settings = [{name: str(value) for name, value in result.setting.as_json().items()} for result in report.results]
-    alike = [name for name in names if len({setting[name] for setting in settings}) == 1]
-    shown = [name for name in names if name not in alike or (name == "reserve" and len(alike) == len(names))]
-    head = [
-        *shown,
-        "completed",
-        "refused",
-        "timed out",
-        "waited",
-        "wait p50/p95 s",
-        "TTFT p50/p95/p99 s",
-        "held",
-        "used",
-        "preempt.",
-    ]
-    rows = [head]
+    rows = [[*shown, *_COLUMNS]]
     if report.logged is not None:
         logged = report.logged
-        first = ["as logged", *[""] * (len(shown) - 1)]
         numbers = [f"{number:,}" for number in (logged.completed, logged.refused, logged.timed_out)]
-        rows.append(
-            [*first, *numbers, "", _times(logged.waits, "p50", "p95"), _times(logged.ttft, "p50", "p95", "p99"), "", "", ""]
-        )
-    for result, setting in zip(report.results, settings, strict=True):
-        all_ = result.all
-        rows.append(
-            [
-                *(setting[name] for name in shown),
-                f"{all_.completed:,}",
-                f"{all_.refusals:,}",
-                f"{all_.timed_out:,}",
-                f"{all_.waited:,}",
-                _times(all_.waits, *_WAITS),
-                _times(all_.ttft, *_TTFT),
-                f"{result.held_share:.1%}",
-                f"{result.used_share:.1%}",
-                f"{result.preemptions:,}",
-            ]
-        )
-    lines = [f"in every row: {', '.join(f'{name} {settings[0][name]}' for name in alike if name not in shown)}"]
-    lines += _aligned(rows, left=len(shown))
-    lines += ["", "held in vain, of what was held"]
+        rows.append(["as logged", *[""] * (len(shown) - 1), *numbers, ""])
+        rows[-1] += [_times(logged.waits, *_WAITS), _times(logged.ttft, *_TTFT), "", "", "", ""]
     waste = [[*shown, "cap above truth", "absent cap", "end from the start", "refused for"]]
     for result, setting in zip(report.results, settings, strict=True):
+        all_, named = result.all, [setting[name] for name in shown]
+        numbers = [f"{number:,}" for number in (all_.completed, all_.refusals, all_.timed_out, all_.waited)]
+        rows.append([*named, *numbers, _times(all_.waits, *_WAITS), _times(all_.ttft, *_TTFT)])
+        tokens_per_s = all_.output_tokens / max(result.span_s, 1e-9)
+        rows[-1] += [f"{tokens_per_s:,.0f}", f"{result.held_share:.1%}", f"{result.used_share:.1%}", f"{result.preemptions:,}"]
         shares = result.waste_shares()
-        reasons = ", ".join(f"{reason.value} {number:,}" for reason, number in sorted(result.all.refused.items()))
         causes = (WasteCause.CAP_ABOVE_TRUTH, WasteCause.ABSENT_CAP, WasteCause.END_FROM_START)
-        waste.append([*(setting[name] for name in shown), *(f"{shares[cause]:.1%}" for cause in causes), reasons or "–"])
-    return lines + _aligned(waste, left=len(shown))
+        reasons = ", ".join(f"{reason.value} {number:,}" for reason, number in sorted(all_.refused.items()))
+        waste.append([*named, *(f"{shares[cause]:.1%}" for cause in causes), reasons or "–"])
+    alike = [f"{name} {value}" for name, value in settings[0].items() if name not in shown]
+    return [
+        f"in every row: {', '.join(alike)}",
+        *_aligned(rows, left=len(shown)),
+        "",
+        "held in vain, of what was held",
+        *_aligned(waste, left=len(shown)),
+    ]
 
 
 def _aligned(rows: list[list[str]], *, left: int) -> list[str]:
@@ -242,16 +231,15 @@ def _times(sample: Sample, *names: str) -> str:
     return "–" if quantiles is None else " / ".join(f"{quantiles[name]:.2f}" for name in names)
 
 
-def _picture(result: Result) -> list[str]:
+def _picture(report: Report, result: Result) -> list[str]:
     """How it went, from the first arrival to the last end, each line scaled to its own largest value."""
     points = result.timeline.points
     if not points:
         return []
-    setting = ", ".join(f"{name} {value}" for name, value in result.setting.as_json().items())
     minutes = points[-1].at_s / 60
     budget, waiting = result.budget_blocks, max(point.waiting for point in points)
     return [
-        f"{setting}: {minutes:,.1f} min",
+        f"{report.name(result)}: {minutes:,.1f} min",
         f"  held     {_sparks(points, [point.held_blocks for point in points], budget)} of {budget:,} blocks",
         f"  used     {_sparks(points, [point.used_blocks for point in points], budget)}",
         f"  waiting  {_sparks(points, [point.waiting for point in points], max(waiting, 1))} at most {waiting:,}",
@@ -269,11 +257,10 @@ def _sparks(points: list[Point], values: list[int], most: int) -> str:
     return "".join(_BARS[min(-(-value * steps // most), steps)] for value in columns)
 
 
-def _tenants(result: Result, most: int) -> list[str]:
-    found = result.largest_tenants(most)
+def _tenants(report: Report, result: Result) -> list[str]:
+    found = result.largest_tenants(report.tenants)
     if not found:
         return []
-    setting = ", ".join(f"{name} {value}" for name, value in result.setting.as_json().items())
     rows = [["tenant", "requests", "completed", "refused", "timed out", "wait p50/p95 s", "TTFT p50/p95 s", "of what was held"]]
     held = max(result.all.held_block_s, 1e-9)
     rows += [
@@ -289,4 +276,4 @@ def _tenants(result: Result, most: int) -> list[str]:
         ]
         for name, fates in found
     ]
-    return [f"tenants, {setting}", *_aligned(rows, left=1), ""]
+    return [f"tenants, {report.name(result)}", *_aligned(rows, left=1), ""]

@@ -22,6 +22,7 @@ _LOGGER: Final = "kvgate.request"
 # Answers that ended by themselves, or by the cap that is in the line.
 _WHOLE: Final = frozenset({"completed", "capped"})
 _VLLM_COMPLETIONS_CAP: Final = 16
+_MANY_PROMPTS: Final = frozenset({"openai_completions", "openai_embeddings"})
 
 
 class _Head(msgspec.Struct):
@@ -41,7 +42,7 @@ class _Line(msgspec.Struct):
     cap_tokens: Tokens | None = None
     written_cap_tokens: Tokens | None = None
     blocks: Tokens | None = None
-    sequences: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
+    sequences: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 1
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
@@ -84,10 +85,13 @@ def read_log_lines(lines: Iterable[tuple[int, bytes]], skipped: Counter[str]) ->
 def _request(said: _Line, ended_at: float) -> Request:
     assert said.prompt_tokens_counted is not None, "others are skipped"
     is_whole = said.outcome in _WHOLE and said.output_tokens is not None
-    counted = max(said.prompt_tokens_counted, 1)
+    # Several sequences of a chat are samples of its one prompt; elsewhere they are mostly prompts of their own, taken as alike.
+    prompts = said.sequences if said.dialect in _MANY_PROMPTS else 1
+    counted = max(-(-said.prompt_tokens_counted // prompts), 1)
     is_bound = said.count != "exact"
-    # A bound is never below the truth, and an exact count is the truth.
-    prompt = min(said.prompt_tokens or counted, counted) if is_bound else said.prompt_tokens or counted
+    told = -(-(said.prompt_tokens or 0) // prompts) or counted
+    # A bound is never below the truth.
+    prompt = min(told, counted) if is_bound else told
     cap_tokens = said.cap_tokens or None
     if cap_tokens is None and said.dialect == "openai_completions" and (said.output_tokens or 0) <= _VLLM_COMPLETIONS_CAP:
         cap_tokens = _VLLM_COMPLETIONS_CAP

@@ -165,6 +165,12 @@ def test_a_bound_is_what_the_gateway_weighed_and_the_truth_is_what_the_engine_co
     assert (request.prompt_tokens, request.counted_tokens, request.is_bound) == (1052, 4000, True)
 
 
+def test_sequences_of_embeddings_are_prompts_of_their_own_and_those_of_a_chat_samples_of_one(file: Path) -> None:
+    many = {"sequences": 4, "prompt_tokens_counted": 1000, "prompt_tokens": 1000}
+    trace = read(file, line(dialect="openai_embeddings", **many), line(**many))
+    assert [trace.row(index).prompt_tokens for index in (0, 1)] == [250, 1000]
+
+
 def test_completions_without_a_cap_have_the_engines_own(file: Path) -> None:
     trace = read(file, line(dialect="openai_completions", cap_tokens=None, output_tokens=16))
     assert trace.row(0).cap_tokens == 16
