@@ -57,6 +57,7 @@ def replay(
     sessions: Annotated[
         int | None, typer.Option(help="Sessions of a trace at work at once [all at their time]", show_default=False)
     ] = None,
+    pool: Annotated[str | None, typer.Option(help="Of a log, the requests of this pool only.", show_default=False)] = None,
     prefix_cache: Annotated[bool, typer.Option(help="The engine keeps what turns of a session share.")] = True,
     tenants: Annotated[int, typer.Option(help="Tenants that are shown by name.")] = _TENANTS,
     plot: Annotated[Path | None, typer.Option(help="Write a picture: out.png (extra: plot).", show_default=False)] = None,
@@ -85,7 +86,7 @@ def replay(
                 raise ValueError(f"{flag} must be at least 1, not {number}")
         rows = _settings(settings, reserve=reserve, backends=backends, policy=policy, commitment=commitment, caps=caps)
         with Progress(len(rows)) as progress:
-            trace = read_trace(files, on_line=progress.reads)
+            trace = read_trace(files, pool=pool, on_line=progress.reads)
             wish = EngineWish(
                 engine,
                 speed,

@@ -67,6 +67,8 @@ class Report:
                 f"{trace.unknown_lengths:,} answers are of unknown length (refused, left, broken off, or not told): each is"
                 " given that of a completed one of its model, cap and tenant, evenly over all these"
             )
+        if len(trace.pools) > 1:
+            said.append(f"the requests of {len(trace.pools)} pools run on the same engines; see --pool")
         if not trace.is_log:
             said.append("prompts are counted exactly, and answers are streams")
         if trace.has_sessions:

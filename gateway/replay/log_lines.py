@@ -36,6 +36,7 @@ class _Line(msgspec.Struct):
     tenant: str = ""
     model: str = ""
     backend: str = ""
+    pool: str = ""
     stream: bool = True
     prompt_tokens_counted: Tokens | None = None
     count: str = "exact"
@@ -57,9 +58,13 @@ _head: Final = msgspec.json.Decoder(_Head)
 _line: Final = msgspec.json.Decoder(_Line)
 
 
-def read_log_lines(lines: Iterable[tuple[int, bytes]], skipped: Counter[str]) -> Iterator[tuple[Request, Recorded]]:
-    """The requests of numbered lines. skipped: counts the others, by what they are. Raises RowError for a request's line that
-    makes no sense."""
+def read_log_lines(
+    lines: Iterable[tuple[int, bytes]], skipped: Counter[str], *, pool: str | None = None
+) -> Iterator[tuple[Request, Recorded]]:
+    """The requests of numbered lines. skipped: counts the others, by what they are. pool: those of one pool only, None: all.
+
+    Raises RowError for a request's line that makes no sense.
+    """
     for number, line in lines:
         try:
             logger = _head.decode(line).logger
@@ -76,6 +81,8 @@ def read_log_lines(lines: Iterable[tuple[int, bytes]], skipped: Counter[str]) ->
             raise RowError(number, f"this line of a request makes no sense: {error}") from None
         if said.prompt_tokens_counted is None:
             skipped["requests that were never weighed"] += 1
+        elif pool is not None and said.pool != pool:
+            skipped["requests of other pools"] += 1
         elif said.outcome == "engine_refused":
             skipped["requests that the engine itself refused"] += 1
         else:
@@ -120,5 +127,6 @@ def _recorded(said: _Line) -> Recorded:
         first_token_s=None if ttft_s is None else max(ttft_s - before_s, 0.0),
         total_s=said.total_ms / 1000,
         backend=said.backend,
+        pool=said.pool,
         blocks=said.blocks,
     )

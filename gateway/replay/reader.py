@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.replay.csv_rows import read_csv_rows
 from gateway.replay.log_lines import read_log_lines
-from gateway.replay.trace import RowError, Trace
+from gateway.replay.trace import Recorded, Request, RowError, Trace
 
 _GZIP: Final = b"\x1f\x8b"
 _LONGEST_LINE: Final = 1 << 20
@@ -32,8 +32,9 @@ class TraceError(ValueError):
         super().__init__(f"{path}: {message}" if line is None else f"{path}:{line}: {message}")
 
 
-def read_trace(paths: Iterable[Path], *, on_line: Callable[[], None] | None = None) -> Trace:
-    """All files as one trace, their requests in the order of their arrival. on_line: called every thousand lines or so.
+def read_trace(paths: Iterable[Path], *, pool: str | None = None, on_line: Callable[[], None] | None = None) -> Trace:
+    """All files as one trace, their requests in the order of their arrival. pool: of a log, those of one pool only.
+    on_line: called every thousand lines.
 
     Several CSVs are laid over each other: each begins at its own 0. Several logs are laid side by side by their times.
     Raises TraceError.
@@ -44,7 +45,8 @@ def read_trace(paths: Iterable[Path], *, on_line: Callable[[], None] | None = No
         before = len(trace)
         try:
             with _open(path) as file:
-                _read_file(path, file, trace, prefix=f"{number}:" if len(files) > 1 else "", on_line=on_line)
+                prefix = f"{number}:" if len(files) > 1 else ""
+                _read_file(path, _lines(path, file, on_line), trace, prefix=prefix, pool=pool)
         except (OSError, EOFError, zlib.error) as error:
             text = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise TraceError(path, None, f"cannot be read: {text}") from None
@@ -69,8 +71,7 @@ def _open(path: Path) -> io.BufferedReader:
     return io.BufferedReader(gzip.GzipFile(fileobj=file))
 
 
-def _read_file(path: Path, file: io.BufferedReader, trace: Trace, *, prefix: str, on_line: Callable[[], None] | None) -> None:
-    lines = _lines(path, file, on_line)
+def _read_file(path: Path, lines: Iterator[tuple[int, bytes]], trace: Trace, *, prefix: str, pool: str | None) -> None:
     first: list[tuple[int, bytes]] = []
     for number, line in lines:
         first.append((number, line))
@@ -79,8 +80,8 @@ def _read_file(path: Path, file: io.BufferedReader, trace: Trace, *, prefix: str
             if len(trace) and is_log != trace.is_log:
                 raise TraceError(path, None, "a log and a CSV cannot be replayed together: their times have nothing in common")
             trace.is_log = is_log
-            rows = (
-                read_log_lines(chain(first, lines), trace.skipped)
+            rows: Iterator[tuple[Request, Recorded | None]] = (
+                read_log_lines(chain(first, lines), trace.skipped, pool=pool)
                 if is_log
                 else read_csv_rows(chain([first[-1]], lines), prefix)
             )

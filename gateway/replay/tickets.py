@@ -46,6 +46,8 @@ class TicketMaker:
         self._rules = EngineRules()
         self.weighing = Weighing(site.engine.block_tokens, site.max_context, None, site.engine.spare_blocks)
         self._context_blocks = self.weighing.sequence_blocks(site.max_context)
+        pool_tokens = site.engine.blocks * site.engine.block_tokens
+        self._most_tokens = max(min(site.max_context, pool_tokens + 1), 2)  # the last one is never written
         self._terms: dict[str, TenantTerms] = {"": ANONYMOUS_TERMS}
         self._offer = lru_cache(maxsize=_KEPT)(self._make_offer)
         self._lane = lru_cache(maxsize=_KEPT)(self._choose_lane)
@@ -104,11 +106,12 @@ class TicketMaker:
         return dict.fromkeys(self._backends, offer.need)
 
     def _sequences(self, request: Request, cap: int | None, *, now: float) -> tuple[Sequence, ...]:
-        """What the engine runs: as long as the answer would become, or until a cap or the context ends it."""
+        """What the engine runs: as long as the answer would become, or until a cap or the context ends it. A prompt that was
+        counted too low, so that no pool has it, is cut: it would be for ever in line there."""
         assert request.output_tokens is not None, "a finished trace knows all lengths"
-        prompt = request.prompt_tokens
+        prompt = min(request.prompt_tokens, self._most_tokens - 1)
         wanted = -(-request.output_tokens // request.sequences)
-        room = max(self._site.max_context - prompt, 1)
+        room = self._most_tokens - prompt
         output = min(wanted, room if cap is None else min(cap, room))
         self.cut += output < wanted
         first = self._last_sequence + 1

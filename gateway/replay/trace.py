@@ -67,6 +67,7 @@ class Recorded:
     first_token_s: float | None = None
     total_s: float | None = None
     backend: str = ""
+    pool: str = ""
     blocks: int | None = None
 
 
@@ -86,13 +87,14 @@ class _Words:
 
 
 class Trace:
-    """skipped: lines that were no requests, by what they were. assumed: what was taken for granted, as sentences."""
+    """skipped: lines that were no requests, by what they were. unknown_lengths: answers whose length was drawn. pools: those
+    of a log's requests."""
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
-        self.assumed: list[str] = []
         self.unknown_lengths = 0
         self.is_log = False
+        self.pools: dict[str, None] = {}
         self._at = array("d")
         self._prompt = array("i")
         self._output = array("i")
@@ -136,6 +138,7 @@ class Trace:
         if recorded is not None:
             self._outcome.append(number(recorded.outcome))
             self._backend.append(number(recorded.backend))
+            self.pools[recorded.pool] = None
             self._blocks.append(UNKNOWN if recorded.blocks is None else recorded.blocks)
             values = (recorded.waited_s, recorded.ttft_s, recorded.first_token_s, recorded.total_s)
             for column, value in zip(self._recorded, values, strict=True):

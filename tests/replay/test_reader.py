@@ -140,6 +140,14 @@ def test_lines_that_are_no_requests_are_skipped_and_counted(file: Path) -> None:
     }
 
 
+def test_the_requests_of_one_pool_can_be_picked_from_a_log(file: Path) -> None:
+    file.write_text("\n".join([line(), line(pool="b"), line(pool="b")]))
+    trace = read_trace([file], pool="b")
+    assert (len(trace), dict(trace.skipped)) == (2, {"requests of other pools": 1})
+    with pytest.raises(TraceError, match=r"there is no request in it \(3 requests of other pools\)"):
+        read_trace([file], pool="c")
+
+
 def test_what_a_refused_request_would_have_become_is_drawn_evenly_from_those_like_it(file: Path) -> None:
     done = [line(output_tokens=100 + number, tenant="a") for number in range(100)]
     others = [line(output_tokens=900, tenant="b") for _ in range(20)]

@@ -193,7 +193,13 @@ def test_figures_of_tenants_add_up_to_those_of_all() -> None:
 @given(
     rows=st.lists(
         st.tuples(
-            st.floats(0, 30), st.integers(1, 9000), st.integers(1, 800), st.none() | st.integers(1, 9000), st.integers(1, 3)
+            st.floats(0, 30),
+            st.integers(1, 9000),
+            st.integers(1, 800),
+            st.none() | st.integers(1, 9000),
+            st.integers(1, 3),
+            st.none() | st.integers(1, 20_000),
+            st.booleans(),
         ),
         min_size=1,
         max_size=40,
@@ -204,11 +210,24 @@ def test_figures_of_tenants_add_up_to_those_of_all() -> None:
     reserve=st.sampled_from(["0", "5%", "90%"]),
 )
 def test_whatever_comes_every_request_ends_once(
-    rows: list[tuple[float, int, int, int | None, int]], commitment: str, policy: str, backends: int, reserve: str
+    rows: list[tuple[float, int, int, int | None, int, int | None, bool]],
+    commitment: str,
+    policy: str,
+    backends: int,
+    reserve: str,
 ) -> None:
     trace = trace_of(
-        Request(at, prompt, max(output, samples), cap_tokens=cap, sequences=samples)
-        for at, prompt, output, cap, samples in rows
+        Request(
+            at,
+            prompt,
+            max(output, samples),
+            cap_tokens=cap,
+            sequences=samples,
+            counted_tokens=counted,
+            is_bound=is_bound,
+            is_stream=bool(prompt % 2),
+        )
+        for at, prompt, output, cap, samples, counted, is_bound in rows
     )
     site = Site(replace(SMALL, blocks=600, max_running=16), 8192, patience_s=5.0)
     tried = setting(reserve=reserve, backends=backends, policy=policy, commitment=commitment, caps="as-sent")
