@@ -1,4 +1,4 @@
-"""An access log of kvgate as a trace: the JSON lines that web/journal.py writes, one for each request that has ended.
+"""An access log of kvgate as a trace: the JSON lines that a gateway writes, one for each request that has ended.
 
 A line is dated by its end; what was asked for came total_ms before. What a request would have become that did not end by
 itself is not known. Lines of other loggers, requests that never were counted, and those that the engine itself refused are
@@ -29,7 +29,9 @@ class _Head(msgspec.Struct):
     logger: str = ""
 
 
-class _Line(msgspec.Struct):
+class LogLine(msgspec.Struct):
+    """What is read of a request's line. The names are those of web/request_line.py; what is not there has not happened."""
+
     time: str
     outcome: str
     dialect: str = ""
@@ -55,7 +57,7 @@ class _Line(msgspec.Struct):
 
 
 _head: Final = msgspec.json.Decoder(_Head)
-_line: Final = msgspec.json.Decoder(_Line)
+_line: Final = msgspec.json.Decoder(LogLine)
 
 
 def read_log_lines(
@@ -89,7 +91,7 @@ def read_log_lines(
             yield _request(said, ended_at), _recorded(said)
 
 
-def _request(said: _Line, ended_at: float) -> Request:
+def _request(said: LogLine, ended_at: float) -> Request:
     assert said.prompt_tokens_counted is not None, "others are skipped"
     is_whole = said.outcome in _WHOLE and said.output_tokens is not None
     # Several sequences of a chat are samples of its one prompt; elsewhere they are mostly prompts of their own, taken as alike.
@@ -117,7 +119,7 @@ def _request(said: _Line, ended_at: float) -> Request:
     )
 
 
-def _recorded(said: _Line) -> Recorded:
+def _recorded(said: LogLine) -> Recorded:
     before_s = (said.upload_ms + said.count_ms + said.queue_ms) / 1000
     ttft_s = None if said.ttft_ms is None else said.ttft_ms / 1000
     return Recorded(

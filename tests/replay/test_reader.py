@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.replay.log_lines import LogLine
 from gateway.replay.reader import TraceError, read_trace
 from gateway.replay.trace import Trace
+from gateway.web.request_line import RequestLine
 
 HEAD = "arrival_s,input_tokens,output_tokens"
 
@@ -66,6 +68,11 @@ def problem(path: Path, *lines: str) -> str:
     text = str(caught.value)
     assert "\n" not in text
     return text.replace(str(path), "FILE")
+
+
+def test_what_is_read_of_a_line_is_what_a_gateway_writes() -> None:
+    assert set(LogLine.__struct_fields__) - {"time"} <= set(RequestLine.__struct_fields__)
+    assert set(LINE) - {"time", "level", "logger", "event"} <= set(RequestLine.__struct_fields__)
 
 
 @pytest.fixture
