@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -23,7 +24,9 @@ _TENANTS: Final = 10
 def replay(
     files: Annotated[list[Path], typer.Argument(help="An access log (JSON) or a CSV, also gzipped; or several of a kind.")],
     reserve: Annotated[str | None, typer.Option(help="One or more: 2%,5%,10% [KVGATE_RESERVE]", show_default=False)] = None,
-    backends: Annotated[str, typer.Option(help="How many engines, one or more numbers: 1,2")] = "1",
+    backends: Annotated[
+        str | None, typer.Option(help="How many engines, one or more numbers: 1,2 [as in the log, else 1]", show_default=False)
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="One or more: fifo,size [KVGATE_POLICY]", show_default=False)] = None,
     commitment: Annotated[
         str | None, typer.Option(help="One or more: strict,auto [KVGATE_COMMITMENT]", show_default=False)
@@ -87,6 +90,8 @@ def replay(
         rows = _settings(settings, reserve=reserve, backends=backends, policy=policy, commitment=commitment, caps=caps)
         with Progress(len(rows)) as progress:
             trace = read_trace(files, pool=pool, on_line=progress.reads)
+            if backends is None and trace.backends:
+                rows = [replace(row, backends=len(trace.backends)) for row in rows]
             wish = EngineWish(
                 engine,
                 speed,
@@ -113,7 +118,7 @@ def replay(
 
 
 def _settings(
-    settings: "Settings", *, reserve: str | None, backends: str, policy: str | None, commitment: str | None, caps: str
+    settings: "Settings", *, reserve: str | None, backends: str | None, policy: str | None, commitment: str | None, caps: str
 ) -> "list[Setting]":
     """Every setting to try. Raises ValueError with a sentence."""
     from gateway.core.commitment import COMMITMENTS
@@ -124,7 +129,7 @@ def _settings(
 
     return all_settings(
         [settings.reserve.fallback] if reserve is None else _each("--reserve", reserve, Reserve.parse),
-        _each("--backends", backends, whole_number(at_least=1)),
+        _each("--backends", backends or "1", whole_number(at_least=1)),
         [settings.policy] if policy is None else _each("--policy", policy, read_policy),
         [settings.commitment] if commitment is None else _each("--commitment", commitment, one_of(*COMMITMENTS)),
         _each("--caps", caps, Caps.parse),

@@ -31,7 +31,7 @@ class RowError(ValueError):
 class Request:
     """One row. Token counts are of one sequence, output_tokens of all of them.
 
-    at: seconds from the start. output_tokens: None where it is not known how long the answer would have become.
+    at: seconds from any start; a finished trace begins at 0. output_tokens: None where it is not known how long the answer would have become.
     counted_tokens: the prompt as the gateway counted it, is_bound where that is a bound; None: as the engine did.
     cap_tokens: the cap that was sent, None: none. session: whose turns follow each other. think_s: from the end of its
     previous turn to this one, None where it came at its time whatever became of that. shared_tokens: of the prompt, what it
@@ -87,14 +87,15 @@ class _Words:
 
 
 class Trace:
-    """skipped: lines that were no requests, by what they were. unknown_lengths: answers whose length was drawn. pools: those
-    of a log's requests."""
+    """skipped: lines that were no requests, by what they were. unknown_lengths: answers whose length was drawn. pools,
+    backends: those of a log's requests."""
 
     def __init__(self) -> None:
         self.skipped: Counter[str] = Counter()
         self.unknown_lengths = 0
         self.is_log = False
-        self.pools: dict[str, None] = {}
+        self.pools: set[str] = set()
+        self.backends: set[str] = set()
         self._at = array("d")
         self._prompt = array("i")
         self._output = array("i")
@@ -138,7 +139,9 @@ class Trace:
         if recorded is not None:
             self._outcome.append(number(recorded.outcome))
             self._backend.append(number(recorded.backend))
-            self.pools[recorded.pool] = None
+            self.pools.add(recorded.pool)
+            if recorded.backend:
+                self.backends.add(recorded.backend)
             self._blocks.append(UNKNOWN if recorded.blocks is None else recorded.blocks)
             values = (recorded.waited_s, recorded.ttft_s, recorded.first_token_s, recorded.total_s)
             for column, value in zip(self._recorded, values, strict=True):
@@ -213,7 +216,7 @@ class Trace:
         self.order = array("i", sorted(numbers, key=self._at.__getitem__))
         if self.order:
             start = self._at[self.order[0]]
-            if start and self.is_log:
+            if start:
                 for index in numbers:
                     self._at[index] -= start
         self._link_turns()

@@ -142,6 +142,14 @@ def test_a_log_is_laid_beside_what_its_own_setting_gives(tmp_path: Path) -> None
     assert "as logged" in run(log, *flags).stdout
 
 
+def test_a_log_is_replayed_on_as_many_engines_as_it_names(tmp_path: Path) -> None:
+    log = tmp_path / "access.log"
+    write_log(log, bench_trace("azure_conv", 200), Site(simulator(4.0), 8192), setting(backends=3))
+    flags = ("--engine", "simulator:4", "--max-context", "8192")
+    assert [row["setting"]["backends"] for row in replayed(log, *flags)["results"]] == [3]
+    assert [row["setting"]["backends"] for row in replayed(log, *flags, "--backends", "1,2")["results"]] == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -83,7 +83,7 @@ def file(tmp_path: Path) -> Path:
 def test_rows_of_a_csv_come_in_the_order_of_their_arrival(file: Path) -> None:
     trace = read(file, HEAD + ",tenant,colour", "2.5,100,10,a,red", "0.5,200,20,b,blue", "1,300,,a,")
 
-    assert [trace.row(index).at for index in trace.order] == [0.5, 1.0, 2.5]
+    assert [trace.row(index).at for index in trace.order] == [0.0, 0.5, 2.0]
     assert [request.tenant for _, request in trace.rows()] == ["b", "a", "a"]
     assert trace.unknown_lengths == 1
     assert all(request.output_tokens for _, request in trace.rows())
