@@ -36,7 +36,7 @@ class Sample:
 @dataclass(slots=True)
 class Fates:
     """How requests ended: each is completed, refused at once for a reason, or timed out in line. waited: of all, those that
-    stood in line. waits: of those that were granted. ttft: of those, from their arrival."""
+    stood in line. waits: of those that were granted. ttft: of completed streams, from their arrival."""
 
     requests: int = 0
     completed: int = 0

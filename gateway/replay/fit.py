@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
+from gateway.core.outcomes import Outcome
 from gateway.replay.trace import Trace
 
 ENOUGH: Final = 30
 _LEAST_STEPS: Final = 8  # an answer of fewer tells little of a step
+_WHOLE: Final = frozenset({Outcome.COMPLETED.value, Outcome.CAPPED.value})
 _SAME_STEP_S: Final = 0.0015  # a log's times are whole milliseconds
 _PROMPT_WEIGHT: Final = 0.05
 _MOST_ROWS: Final = 50_000  # more make it slower and no better
@@ -43,20 +45,24 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One request on its backend. tokens: of its prompt, those that were computed."""
+    """One request on its backend. first: its first token, None where that was not seen. tokens: of its prompts, those that
+    were computed. is_whole: it is a stream of one sequence that came to its end."""
 
     granted: float
-    first: float
+    first: float | None
     end: float
     output_tokens: int
     tokens: int
+    sequences: int
+    is_whole: bool
 
 
 class _Backend:
     """What ran when, and which prompts were done when."""
 
     def __init__(self, seen: list[_Seen]) -> None:
-        changes = sorted([(each.granted, 1) for each in seen] + [(each.end, -1) for each in seen])
+        begun = [(each.granted, each.sequences) for each in seen]
+        changes = sorted(begun + [(each.end, -each.sequences) for each in seen])
         self._times = [at for at, _ in changes]
         self._running = list(accumulate(change for _, change in changes))
         spans = (
@@ -64,7 +70,7 @@ class _Backend:
             for running, before, after in zip(self._running, self._times, self._times[1:], strict=False)
         )
         self._area = list(accumulate(spans, initial=0.0))
-        done = sorted((each.first, each.tokens) for each in seen)
+        done = sorted((each.granted if each.first is None else each.first, each.tokens) for each in seen)
         self._done_at = [at for at, _ in done]
         self._done = list(accumulate((tokens for _, tokens in done), initial=0))
 
@@ -108,20 +114,22 @@ def fit_speeds(trace: Trace, *, step_tokens: int) -> Fit | None:
 def _seen(trace: Trace) -> Iterator[tuple[str, _Seen]]:
     for index, request in trace.rows():
         recorded = trace.recorded(index)
-        if recorded is None or recorded.ttft_s is None or recorded.first_token_s is None or recorded.total_s is None:
-            continue
-        if request.sequences == 1 and request.is_stream and recorded.outcome in ("completed", "capped"):
-            first = request.at + recorded.ttft_s
-            yield (
-                recorded.backend,
-                _Seen(
-                    first - recorded.first_token_s,
-                    first,
-                    max(request.at + recorded.total_s, first),
-                    request.output_tokens or 1,
-                    max(request.prompt_tokens - request.cached_tokens, 1),
-                ),
-            )
+        if recorded is None or recorded.total_s is None or not recorded.backend:
+            continue  # it did not run
+        first = None if recorded.ttft_s is None else request.at + recorded.ttft_s
+        granted = request.at + recorded.waited_s
+        if first is not None and recorded.first_token_s is not None:
+            granted = first - recorded.first_token_s
+        seen = _Seen(
+            granted,
+            first,
+            max(request.at + recorded.total_s, granted, first or granted),
+            request.output_tokens or 1,
+            max(request.prompt_tokens - request.cached_tokens, 1),
+            request.sequences,
+            is_whole=request.is_stream and request.sequences == 1 and recorded.outcome in _WHOLE,
+        )
+        yield recorded.backend, seen
 
 
 def _rows(seen: list[_Seen], step_tokens: int) -> tuple[list[Row], list[Row]]:
@@ -129,6 +137,8 @@ def _rows(seen: list[_Seen], step_tokens: int) -> tuple[list[Row], list[Row]]:
     answers: list[Row] = []
     prompts: list[Row] = []
     for each in seen:
+        if each.first is None or not each.is_whole:
+            continue
         steps = each.output_tokens - 1
         if steps >= _LEAST_STEPS and each.end > each.first:
             done = (steps, steps * backend.running(each.first, each.end), backend.prompts(each.first, each.end))

@@ -172,7 +172,8 @@ class _Replay:
         )
         for fates in self._fates(request):
             fates.completed += 1
-            fates.ttft.add(first - arrived)
+            if call.is_stream:  # of others no first token is seen
+                fates.ttft.add(first - arrived)
             fates.output_tokens += tokens
             fates.held_block_s += (call.charged_at_start + call.charged_at_end) / 2 * seconds
             for cause, block_s in causes.items():

@@ -31,7 +31,8 @@ class RowError(ValueError):
 class Request:
     """One row. Token counts are of one sequence, output_tokens of all of them.
 
-    at: seconds from any start; a finished trace begins at 0. output_tokens: None where it is not known how long the answer would have become.
+    at: seconds from any start; a finished trace begins at 0. output_tokens: None where it is not known how long the answer
+    would have become.
     counted_tokens: the prompt as the gateway counted it, is_bound where that is a bound; None: as the engine did.
     cap_tokens: the cap that was sent, None: none. session: whose turns follow each other. think_s: from the end of its
     previous turn to this one, None where it came at its time whatever became of that. shared_tokens: of the prompt, what it

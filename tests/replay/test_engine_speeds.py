@@ -100,6 +100,17 @@ def test_speeds_are_fitted_from_a_log(tmp_path: Path) -> None:
     assert fit.prompt_error < 0.2
 
 
+def test_who_runs_beside_an_answer_counts_also_where_it_was_no_stream(tmp_path: Path) -> None:
+    profile = replace(simulator(), sequence_s=0.002)
+    plain = [replace(request, is_stream=number % 3 > 0) for number, request in enumerate(_crowd(500))]
+    write_log(tmp_path / "log", trace_of(plain), Site(profile, 4096), setting())
+
+    fit = fit_speeds(read_trace([tmp_path / "log"]), step_tokens=profile.step_tokens)
+
+    assert fit is not None
+    assert fit.sequence_s == pytest.approx(profile.sequence_s, rel=0.1)
+
+
 def test_where_nothing_runs_beside_an_answer_first_tokens_tell_what_a_prompt_costs(tmp_path: Path) -> None:
     profile = simulator()
     alone = [Request(20.0 * number, 200 + 37 * number, 50) for number in range(50)]

@@ -67,7 +67,7 @@ def _line(request: Request, tried: Setting, fate: Fate) -> str:
         "model": "m",
         "tenant": request.tenant or "anonymous",
         "backend": fate.backend,
-        "stream": True,
+        "stream": request.is_stream,
         "prompt_tokens_counted": request.prompt_tokens,
         "count": "exact",
         "cap_tokens": tried.caps.cap_of(request),
@@ -75,7 +75,7 @@ def _line(request: Request, tried: Setting, fate: Fate) -> str:
         "prompt_tokens": request.prompt_tokens if done else None,
         "output_tokens": request.output_tokens if done else None,
         "queue_ms": round(1000 * fate.waited_s, 3),
-        "ttft_ms": None if fate.ttft_s is None else round(1000 * fate.ttft_s, 3),
+        "ttft_ms": None if fate.ttft_s is None or not request.is_stream else round(1000 * fate.ttft_s, 3),
         "total_ms": round(1000 * (fate.ended_s - fate.arrived_s), 3),
     }
     return json.dumps({name: value for name, value in fields.items() if value is not None})
