@@ -25,7 +25,7 @@ def replay(
     files: Annotated[list[Path], typer.Argument(help="An access log (JSON) or a CSV, also gzipped; or several of a kind.")],
     reserve: Annotated[str | None, typer.Option(help="One or more: 2%,5%,10% [KVGATE_RESERVE]", show_default=False)] = None,
     backends: Annotated[
-        str | None, typer.Option(help="How many engines, one or more numbers: 1,2 [as in the log, else 1]", show_default=False)
+        str | None, typer.Option(help="How many engines, one or more numbers: 1,2 (as in the log, else 1)", show_default=False)
     ] = None,
     policy: Annotated[str | None, typer.Option(help="One or more: fifo,size [KVGATE_POLICY]", show_default=False)] = None,
     commitment: Annotated[
@@ -34,9 +34,7 @@ def replay(
     caps: Annotated[str, typer.Option(help="Caps that clients send: as-sent, absent, N or 1.5x (of the truth).")] = "as-sent",
     engine: Annotated[
         str | None,
-        typer.Option(
-            help="h100-8b, h100-32b, a10g-8b, simulator[:SPEED], or fit (to a log) [fit, else h100-8b]", show_default=False
-        ),
+        typer.Option(help="h100-8b, h100-32b, a10g-8b, simulator[:SPEED], or fit (to a log).", show_default=False),
     ] = None,
     speed: Annotated[
         str | None, typer.Option(help="Its speeds: prefill=8000,step=20ms,sequence=0.1ms", show_default=False)
@@ -57,9 +55,7 @@ def replay(
     ] = None,
     patience: Annotated[str | None, typer.Option(help="Longest wait [KVGATE_QUEUE_TIMEOUT]", show_default=False)] = None,
     load: Annotated[float, typer.Option(help="Requests come so many times as fast.")] = 1.0,
-    sessions: Annotated[
-        int | None, typer.Option(help="Sessions of a trace at work at once [all at their time]", show_default=False)
-    ] = None,
+    sessions: Annotated[int | None, typer.Option(help="Sessions of a trace at work at once.", show_default=False)] = None,
     pool: Annotated[str | None, typer.Option(help="Of a log, the requests of this pool only.", show_default=False)] = None,
     prefix_cache: Annotated[bool, typer.Option(help="The engine keeps what turns of a session share.")] = True,
     tenants: Annotated[int, typer.Option(help="Tenants that are shown by name.")] = _TENANTS,
@@ -75,6 +71,7 @@ def replay(
         "KVGATE_QUEUE_TIMEOUT": patience,
     }
     settings = settings_or_exit({variable: text for variable, text in flags.items() if text is not None})
+    draw = None if plot is None else _drawing(plot)
     from gateway.cli.replay_report import Progress, Report, report_json, report_text
     from gateway.replay.engine_choice import EngineWish, choose_engine
     from gateway.replay.reader import read_trace
@@ -112,8 +109,11 @@ def replay(
     except ValueError as error:
         exit_with(str(error))
     report = Report(tuple(map(str, files)), trace, site, choice, tuple(results), max(tenants, 0))
-    if plot is not None:
-        _draw(plot, report)
+    if draw is not None and plot is not None:
+        try:
+            draw(plot, report)
+        except (OSError, ValueError) as error:
+            exit_with(f"--plot {plot}: {error}")
     typer.echo(json.dumps(report_json(report), indent=2) if as_json else report_text(report))
 
 
@@ -174,12 +174,15 @@ def _site(settings: "Settings", choice: "EngineChoice", *, load: float, sessions
     )
 
 
-def _draw(path: Path, report: "Report") -> None:
+def _drawing(path: Path) -> "Callable[[Path, Report], None]":
+    """What draws; or, if that cannot be, one line and the end of the process, before a long replay."""
+    from gateway.setting_values import written_file
+
     try:
+        written_file(str(path))
         from gateway.cli.replay_picture import draw
+    except ValueError as error:
+        exit_with(f"--plot: {error}")
     except ImportError:
         exit_with("a picture needs the extra `plot`: pip install 'kvgate[plot]'")
-    try:
-        draw(path, report)
-    except (OSError, ValueError) as error:
-        exit_with(f"--plot {path}: {error}")
+    return draw

@@ -166,7 +166,11 @@ def test_a_log_is_replayed_on_as_many_engines_as_it_names(tmp_path: Path) -> Non
         (("--patience", "long"), "--patience: 'long' is not a duration"),
         (("--load", "0"), "--load must be a number above 0, not 0"),
         (("--sessions", "0"), "--sessions must be at least 1, not 0"),
-        (("--plot", "no/such/folder/out.png"), "--plot no/such/folder/out.png"),
+        (
+            ("--plot", "no/such/folder/out.png"),
+            "--plot: 'no/such/folder/out.png' cannot be written: it names a folder, or its folder is not there",
+        ),
+        (("--plot", "out.jpegg"), "--plot out.jpegg: Format 'jpegg' is not supported"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_status_2(arguments: tuple[str, ...], said: str, trace: Path) -> None:
