@@ -23,6 +23,7 @@ _LEAST_STEPS: Final = 8  # an answer of fewer tells little of a step
 _WHOLE: Final = frozenset({Outcome.COMPLETED.value, Outcome.CAPPED.value})
 _SAME_STEP_S: Final = 0.0015  # a log's times are whole milliseconds
 _PROMPT_WEIGHT: Final = 0.05
+_LEAST_S: Final = 0.005  # a log's times are too coarse for parts of less
 _MOST_ROWS: Final = 50_000  # more make it slower and no better
 
 Row = tuple[tuple[float, float, float], float]
@@ -160,11 +161,12 @@ def _solve(weighted: list[tuple[list[Row], float]]) -> tuple[float, float, float
     sums = [[0.0] * 4 for _ in range(3)]
     for rows, weight in weighted:
         for done, seconds in rows:
-            scaled = [amount / seconds for amount in done]
+            least_s = max(seconds, _LEAST_S)
+            scaled = [amount / least_s for amount in done]
             for line, amount in enumerate(scaled):
                 for column, other in enumerate(scaled):
                     sums[line][column] += weight * amount * other
-                sums[line][3] += weight * amount
+                sums[line][3] += weight * amount * seconds / least_s
     used = [0, 1, 2]
     while True:
         found = _eliminate([[sums[line][column] for column in (*used, 3)] for line in used])

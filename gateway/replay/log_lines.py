@@ -1,6 +1,7 @@
 """An access log of kvgate as a trace: the JSON lines that a gateway writes, one for each request that has ended.
 
-A line is dated by its end; what was asked for came total_ms before. What a request would have become that did not end by
+A line is dated by its end; its head came total_ms before that, and its body upload_ms later: that is its arrival here, as it
+is for queue_ms. What a request would have become that did not end by
 itself is not known. Lines of other loggers, requests that never were counted, and those that the engine itself refused are
 skipped and counted.
 """
@@ -50,7 +51,6 @@ class LogLine(msgspec.Struct):
     output_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
     upload_ms: Milliseconds = 0.0
-    count_ms: Milliseconds = 0.0
     queue_ms: Milliseconds = 0.0
     ttft_ms: Milliseconds | None = None
     total_ms: Milliseconds = 0.0
@@ -105,7 +105,7 @@ def _request(said: LogLine, ended_at: float) -> Request:
     if cap_tokens is None and said.dialect == "openai_completions" and (said.output_tokens or 0) <= _VLLM_COMPLETIONS_CAP:
         cap_tokens = _VLLM_COMPLETIONS_CAP
     return Request(
-        at=ended_at - said.total_ms / 1000,
+        at=ended_at - max(said.total_ms - said.upload_ms, 0.0) / 1000,
         prompt_tokens=prompt,
         output_tokens=max(said.output_tokens or 1, said.sequences) if is_whole else None,
         counted_tokens=counted,
@@ -120,14 +120,14 @@ def _request(said: LogLine, ended_at: float) -> Request:
 
 
 def _recorded(said: LogLine) -> Recorded:
-    before_s = (said.upload_ms + said.count_ms + said.queue_ms) / 1000
-    ttft_s = None if said.ttft_ms is None else said.ttft_ms / 1000
+    # Counting is a part of the time in line, as the log has it.
+    ttft_s = None if said.ttft_ms is None else max(said.ttft_ms - said.upload_ms, 0.0) / 1000
     return Recorded(
         outcome=said.outcome,
         waited_s=said.queue_ms / 1000,
         ttft_s=ttft_s,
-        first_token_s=None if ttft_s is None else max(ttft_s - before_s, 0.0),
-        total_s=said.total_ms / 1000,
+        first_token_s=None if ttft_s is None else max(ttft_s - said.queue_ms / 1000, 0.0),
+        total_s=max(said.total_ms - said.upload_ms, 0.0) / 1000,
         backend=said.backend,
         pool=said.pool,
         blocks=said.blocks,

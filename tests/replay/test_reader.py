@@ -115,15 +115,17 @@ def test_sessions_of_two_files_are_not_taken_for_each_other(tmp_path: Path) -> N
     assert list(read_trace(paths).order) == [0, 2]
 
 
-def test_a_request_of_a_log_came_its_whole_time_before_its_line(file: Path) -> None:
-    trace = read(file, line(), line(time="2026-03-01T12:00:08.000Z", total_ms=1000, stream=False, ttft_ms=None))
+def test_a_request_of_a_log_came_its_whole_time_but_for_its_upload_before_its_line(file: Path) -> None:
+    later = line(time="2026-03-01T12:00:08.000Z", total_ms=1100, upload_ms=100, stream=False, ttft_ms=None)
+    trace = read(file, line(), later)
 
     assert [round(trace.row(index).at, 3) for index in trace.order] == [0.0, 2.0]
     request, recorded = trace.row(0), trace.recorded(0)
     assert (request.prompt_tokens, request.output_tokens, request.cap_tokens) == (1052, 400, 429)
     assert recorded is not None
-    assert (recorded.outcome, recorded.waited_s, recorded.ttft_s, recorded.blocks) == ("completed", 0.5, 0.7004, 93)
-    assert recorded.first_token_s == pytest.approx(0.2)
+    assert (recorded.outcome, recorded.waited_s, recorded.blocks) == ("completed", 0.5, 93)
+    assert recorded.ttft_s == pytest.approx(0.7003)
+    assert recorded.first_token_s == pytest.approx(0.2003)
     assert not trace.row(1).is_stream
 
 
