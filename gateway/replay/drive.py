@@ -1,6 +1,6 @@
 """The real book before model engines, driven as the controller, the relay and the roster drive it.
 
-A ticket joins when its request arrives; a grant goes to the engine in the same instant; first tokens are told as they come,
+A ticket joins when its request arrives; a grant goes to the engine, which takes a moment; first tokens are told as they come,
 progress and gaps at every tick, an engine's preemption counter at every reading; the end of a request releases what it holds
 in the same instant, and its length is learned from. Prompts that are weighed by a bound are counted exactly while somebody
 waits, as the gateway does in the background; here that takes no time.
@@ -8,6 +8,7 @@ waits, as the gateway does in the background; here that takes no time.
 It promises: every call that joins is granted and then ends, or is refused, and its listener hears of each once.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -25,6 +26,9 @@ from gateway.replay.engine import Engine, Sequence
 # The relay looks four times a second; half as often costs half the time and changes nothing.
 TICK_S: Final = 0.5
 READING_S: Final = 2.0
+# From a grant to the engine's own line: an answer's end is relayed, the next request is sent, and read. Little, and yet more
+# than an engine waits between two steps, so that who takes the room of one that has ended misses the step after it.
+HANDOVER_S: Final = 0.002
 
 
 @dataclass(eq=False, slots=True)
@@ -85,7 +89,7 @@ class _Page:
 
 class BookDrive:
     """`loop.run` calls it in the order of simulated time. step_tokens: tokens after which progress is told; None: never, for
-    a commitment that counts nothing by it."""
+    a commitment that counts nothing by it. handover_s: from a grant to the engine's own line."""
 
     def __init__(
         self,
@@ -95,10 +99,13 @@ class BookDrive:
         budget: Budget,
         listener: Listener,
         step_tokens: int | None = STEP_TOKENS,
+        handover_s: float = HANDOVER_S,
     ) -> None:
         self.book = book
         self._listener = listener
         self._step_tokens = step_tokens
+        self._handover_s = handover_s
+        self._on_the_way: deque[tuple[float, Engine, Sequence]] = deque()
         self._pages = {name: _Page(name, engine) for name, engine in engines.items()}
         self._page_of = {page.engine: page for page in self._pages.values()}
         self._waiting: dict[TicketId, Call] = {}
@@ -140,9 +147,13 @@ class BookDrive:
         deadline = self.book.next_deadline()
         if not self._running:
             return deadline
-        return self._next_tick if deadline is None else min(deadline, self._next_tick)
+        soonest = min(self._next_tick, self._on_the_way[0][0]) if self._on_the_way else self._next_tick
+        return soonest if deadline is None else min(deadline, soonest)
 
     def act(self, *, now: float) -> None:
+        while self._on_the_way and self._on_the_way[0][0] <= now:
+            _, engine, sequence = self._on_the_way.popleft()
+            engine.add(sequence)
         if self._running and now >= self._next_tick:
             self._next_tick = now + TICK_S
             if now >= self._next_reading:
@@ -187,7 +198,10 @@ class BookDrive:
         for sequence in call.sequences:
             sequence.granted_at = now
             self._calls[sequence] = call
-            page.engine.add(sequence)
+            if self._handover_s:
+                self._on_the_way.append((now + self._handover_s, page.engine, sequence))
+            else:
+                page.engine.add(sequence)
 
     def _end(self, call: Call, *, now: float) -> None:
         ticket, backend = call.ticket, call.backend

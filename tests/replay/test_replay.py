@@ -2,6 +2,7 @@
 and that a log replayed with its own setting tells what it told."""
 
 import json
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.replay.logged import as_logged
 from gateway.replay.profiles import LLAMA_8B_A10G, LLAMA_8B_H100
 from gateway.replay.reader import read_trace
 from gateway.replay.replay import replay
@@ -80,20 +82,49 @@ def test_where_memory_is_what_is_short_a_larger_reserve_never_lets_more_in(name:
     assert completed[0] > completed[-1]
 
 
-@pytest.mark.parametrize("patience_s", [5.0, 20.0])
-def test_a_log_replayed_with_the_setting_it_was_made_with_agrees_on_who_was_refused(patience_s: float, tmp_path: Path) -> None:
-    """Not always on everybody: a log's times are whole milliseconds, and who came first within one is not in it."""
-    requests, site = CROWDED["azure_conv"]
-    site = replace(site, patience_s=patience_s)
-    told = write_log(tmp_path / "access.log", bench_trace("azure_conv", requests), site, setting())
+def _bursts() -> list[Request]:
+    """Crowds with a long pause after each, so that what differs by a millisecond in one makes no difference in the next."""
+    draw = random.Random(5)
+    return [
+        Request(round(100.0 * burst + 0.01 * number, 3), draw.randint(100, 1500), draw.randint(20, 400))
+        for burst in range(12)
+        for number in range(60)
+    ]
+
+
+@pytest.mark.parametrize("commitment", ["strict", "auto"])
+def test_a_log_replayed_with_the_setting_it_was_made_with_agrees_on_who_was_refused(commitment: str, tmp_path: Path) -> None:
+    site = Site(SMALL, 4096, patience_s=8.0)
+    told = write_log(tmp_path / "access.log", trace_of(_bursts()), site, setting(commitment=commitment))
 
     log = read_trace([tmp_path / "access.log"])
-    replayed = fates_of(log, replace(site, load=1.0), setting(caps="as-sent"))
+    replayed = fates_of(log, site, setting(commitment=commitment, caps="as-sent"))
 
     by_arrival = [sorted(fates, key=lambda fate: fate.arrived_s) for fates in (told, replayed)]
     agree = sum((one.outcome == "completed") == (other.outcome == "completed") for one, other in zip(*by_arrival, strict=True))
-    assert log.unknown_lengths == sum(fate.outcome != "completed" for fate in told) > 200
-    assert agree / requests > 0.98
+    refused = sum(fate.outcome != "completed" for fate in told)
+    print(f"{commitment}: {refused} of {len(told)} refused; the replay agrees on {agree}")
+    assert log.unknown_lengths == refused > 200
+    assert agree / len(told) > 0.98
+
+
+@pytest.mark.parametrize("name", ["azure_conv", "servegen_r1"])
+def test_in_a_full_line_it_agrees_on_how_many_were_refused_and_how_long_the_others_waited(name: str, tmp_path: Path) -> None:
+    """Who exactly, hangs on milliseconds there, which the log does not have."""
+    requests, site = CROWDED[name]
+    told = write_log(tmp_path / "access.log", bench_trace(name, requests), site, setting())
+
+    log = read_trace([tmp_path / "access.log"])
+    again = replay(log, replace(site, load=1.0), setting(caps="as-sent")).all
+
+    logged = as_logged(log)
+    assert logged is not None
+    assert again.completed == pytest.approx(logged.completed, rel=0.05)
+    waits, waits_again = logged.waits.quantiles(), again.waits.quantiles()
+    print(f"{name}: {logged.completed} of {len(told)} completed, {again.completed} again; waits {waits}, {waits_again}")
+    assert waits is not None
+    assert waits_again is not None
+    assert waits_again["p95"] == pytest.approx(waits["p95"], rel=0.1)
 
 
 def test_a_turn_of_a_session_comes_its_think_time_after_the_turn_before_has_ended() -> None:

@@ -62,7 +62,9 @@ class BookDoor:
         blocks = workload.engine.blocks - 1  # vLLM's null block
         reserve = -(-blocks * _RESERVE_PERCENT // 100)
         budget = Budget(blocks, reserve, workload.engine.max_running)
-        self._drive = BookDrive(gate.book(workload), {_BACKEND: engine}, budget=budget, listener=self, step_tokens=1)
+        self._drive = BookDrive(
+            gate.book(workload), {_BACKEND: engine}, budget=budget, listener=self, step_tokens=1, handover_s=0.0
+        )
         self.next_event = self._drive.next_event
         self.act = self._drive.act
         self.answered = self._drive.answered
