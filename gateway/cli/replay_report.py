@@ -69,6 +69,8 @@ class Report:
             )
         if len(trace.pools) > 1:
             said.append(f"the requests of {len(trace.pools)} pools run on the same engines; see --pool")
+        if any(result.setting.backends > 1 for result in self.results):
+            said.append("prompts begin differently, so that placement names any engine for them; turns of a session name one")
         if not trace.is_log:
             said.append("prompts are counted exactly, and answers are streams")
         if trace.has_sessions:

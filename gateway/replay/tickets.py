@@ -78,7 +78,7 @@ class TicketMaker:
             deadline=now + min(limit_s for limit_s in limits_s if limit_s is not None),
             lane=lane.name,
             terms=self._terms_of(request.tenant),
-            affinity=request.session.encode(),
+            affinity=request.session.encode() or b"%d" % number,  # a prompt that begins like no other
             prompt_tokens=counted,
             cap_tokens=cap if cap is not None else site.default_output.tokens,
             family=request.model,
