@@ -37,6 +37,7 @@ class Call:
 
     sequences: what it becomes in an engine. is_stream: its tokens can be seen as they come. exact_needs: what it needs by an
     exact count, where it was weighed by a bound. charged_at_start, charged_at_end: blocks held at its grant and its end.
+    answered_by: when its prompt counts as computed whatever was seen.
     """
 
     ticket: Ticket
@@ -49,7 +50,7 @@ class Call:
     ended_at: float | None = None
     charged_at_start: int = 0
     charged_at_end: int = 0
-    patience_s: float = 0.0
+    answered_by: float = 0.0
     told_tokens: int = 0
     running: int = 0  # sequences that have not ended
 
@@ -189,7 +190,7 @@ class BookDrive:
         call.backend = granted.backend
         call.granted_at = now
         call.charged_at_start = granted.charged_blocks
-        call.patience_s = self.book.prefill_patience_s(ticket_id, is_stream=call.is_stream)
+        call.answered_by = now + self.book.prefill_patience_s(ticket_id, is_stream=call.is_stream)
         call.running = len(call.sequences)
         self._running[ticket_id] = self._unanswered[ticket_id] = call
         page = self._pages[granted.backend]
@@ -253,7 +254,7 @@ class BookDrive:
                 seen = self.book.saw_gaps(page.name, page.gap_seconds, page.gap_tokens, now=now)
                 page.gap_seconds, page.gap_tokens = 0.0, 0
                 self._deliver(seen, now=now)
-        for call in [call for call in self._unanswered.values() if now - (call.granted_at or now) > call.patience_s]:
+        for call in [call for call in self._unanswered.values() if now > call.answered_by]:
             if self._unanswered.pop(call.ticket.id, None) is not None:
                 self._deliver(self.book.first_token(call.ticket.id, was_seen=False, now=now), now=now)
         if self._step_tokens is not None:
@@ -269,8 +270,9 @@ class BookDrive:
         if call.is_stream:
             produced = self._pages[call.backend].engine.produced
             return sum(produced(sequence) for sequence in call.sequences)
-        elapsed_s = now - (call.granted_at or now)
-        return self.book.pace(call.backend).progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * len(call.sequences)
+        assert call.granted_at is not None, "it runs"
+        pace = self.book.pace(call.backend)
+        return pace.progress(events=0, text_bytes=0, elapsed_s=now - call.granted_at) * len(call.sequences)
 
     def _read_engines(self, *, now: float) -> None:
         for page in self._pages.values():
