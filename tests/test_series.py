@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
-from gateway.series import Counters, Histograms, gauge_lines, number
+from gateway.series import Counters, Histograms, gauge_lines
 
 BOUNDS = (0.1, 0.25, 1, 2.5, 1024)
 LABEL = re.compile(r'[a-z]+="(?:[^"\\]|\\.)*"')
@@ -67,11 +67,6 @@ def test_a_gauge_is_written_as_the_library_writes_it() -> None:
         theirs.labels(name).set(value)
     ours = gauge_lines("kvgate_blocks", "Blocks", ("backend",), [((name,), value) for name, value in values.items()])
     assert comparable("".join(ours)) == written(registry)
-
-
-@pytest.mark.parametrize("value", [0, 1, 1e6, 1.5e9, 1e16, 1e-9, 0.1, 123456789.125])
-def test_a_number_is_read_as_what_it_was(value: float) -> None:
-    assert float(number(value)) == value
 
 
 def test_a_family_that_nobody_counted_in_is_named_all_the_same() -> None:
