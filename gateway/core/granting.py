@@ -64,15 +64,19 @@ class Granting:
             backend = self._ledger.fits(ticket, name, most_blocks)
             if backend is None or not self._guards.admits(name, ticket.prompt_tokens):
                 continue
-            if waiting is not None:
-                if is_joining:  # time alone may have made a head too old to be passed
-                    self._look_at_heads(name, now=now)
-                if self._backfill.bars(waiting, backend, now=now):
-                    continue
-            found.append(backend)
+            if waiting is None or not self._is_barred(waiting, backend, now=now):
+                found.append(backend)
         if not found or (waiting is not None and not self._may_go(waiting, is_joining=is_joining, now=now)):
             return None
         return choose(ticket.affinity, found)
+
+    def _is_barred(self, waiting: Waiting, backend: BackendLedger, *, now: float) -> bool:
+        """Whether room on that backend is kept for somebody else. Nobody passes before it was looked whose turn it is by now:
+        time, or the last grant, may have brought it to one who may not be passed any more."""
+        if self._backfill.bars(waiting, backend, now=now):
+            return True
+        self._look_at_heads(backend.name, now=now)
+        return self._backfill.bars(waiting, backend, now=now)
 
     def _may_go(self, waiting: Waiting, *, is_joining: bool, now: float) -> bool:
         """Whether a ticket for which there is room may take it, as far as others wait whom it would pass."""

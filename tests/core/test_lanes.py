@@ -146,6 +146,23 @@ def test_the_first_of_a_line_is_passed_by_its_own_line_no_more_often_than_any_he
     assert passing == [True, True, True, False, False, False]
 
 
+def test_a_turn_that_comes_in_the_middle_of_a_release_finds_room_collected_if_its_ticket_was_passed_enough() -> None:
+    """The first of a line was passed by its own line, and the head of the pool had no use of that backend. One release let one
+    behind that head go, which moved the turn on; nobody looked whose it was, so the next one passed once too often."""
+    book = open_book(max_passes=1)
+    book.set_backend(B, budget=Budget(64), serving=True, now=0.0)
+    assert runs(book.join(ticket(0, needs={B: Need(64)}), now=0.0))
+    assert not runs(book.join(replace(ticket(1, needs={B: Need(64)}), terms=tenant("one")), now=0.0))  # the head of the pool
+    join(book, 2, 20)
+    join(book, 3, 30)
+    assert not runs(join(book, 4, 60, tenant("two")))
+    assert runs(join(book, 5, 4, tenant("two")))  # passes the first of its line, which is not the head of the pool
+    assert not runs(join(book, 6, 12, tenant("one")))
+    assert not runs(join(book, 7, 11, tenant("one")))
+    assert ids(book.release(tid(2), now=0.0)) == [6]  # now it is the turn of ticket 4, and 7 would fit as well
+    assert [ids(book.release(tid(number), now=0.0)) for number in (3, 5, 6)] == [[], [], [4]]
+
+
 def test_nobody_passes_a_head_that_is_too_old() -> None:
     book = open_book(max_age_s=10.0)
     join(book, 0, 32)
@@ -153,6 +170,16 @@ def test_nobody_passes_a_head_that_is_too_old() -> None:
     assert runs(join(book, 2, 4, now=9.9))
     assert not runs(join(book, 3, 4, now=10.0))
     assert ids(book.release(tid(0), now=11.0)) == [1, 3]
+
+
+def test_a_ticket_of_another_pool_that_was_found_smaller_passes_no_head_that_is_too_old() -> None:
+    """Only its own pool was looked at when its count came, so nobody saw that the other's head had grown too old."""
+    book = open_book(max_age_s=10.0)
+    join(book, 0, 32)
+    join(book, 1, 56, pool="other")
+    join(book, 2, 40, now=5.0)
+    assert ids(book.reweigh(tid(2), {A: Need(4)}, now=11.0)) == []
+    assert ids(book.release(tid(0), now=12.0)) == [1, 2]
 
 
 # Caps
