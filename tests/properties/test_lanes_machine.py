@@ -6,7 +6,7 @@ step, per backend, lane and tenant.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -102,6 +102,7 @@ class LanesMachine(RuleBasedStateMachine):
         self.gone: set[TicketId] = set()
         self.turns = {pool: PoolTurns() for pool in POOLS}
         self.is_certain = True  # no turn was decided by rounding so far
+        self.noticed: dict[PoolName, Entry] = {}  # heads for which room collects as soon as a decision looks at them
 
     # The start
 
@@ -185,6 +186,7 @@ class LanesMachine(RuleBasedStateMachine):
         entry = Entry(ticket, self.next_id, RANKS[self.policy].rank(ticket))
         alive: list[Entry | Run] = [*self.waiting.values(), *self.running.values()]
         in_lane = [each for each in self.waiting.values() if (each.ticket.pool, each.ticket.lane) == (pool, lane)]
+        self.note_heads()
         answer = self.book.join(ticket, now=self.now)
         never = all(self.never_holds(ticket, name) for name in need)
         requests = sum(each.ticket.tenant == tenant for each in alive)
@@ -200,6 +202,7 @@ class LanesMachine(RuleBasedStateMachine):
             assert len(in_lane) < limit
             assert sum(each.ticket.tenant == tenant for each in in_lane) < max(1, int(terms.queue_share * limit))
             self.stand(entry)
+            self.note_heads([pool])
         else:
             assert isinstance(answer, Refused)
             self.gone.add(ticket.id)
@@ -211,7 +214,6 @@ class LanesMachine(RuleBasedStateMachine):
             else:
                 limits = {RejectReason.QUEUE_FULL, RejectReason.PREDICTED_WAIT, RejectReason.TENANT_LIMIT}
                 assert answer.reason in limits
-        self.note_heads()
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), pause=pauses)
@@ -295,6 +297,7 @@ class LanesMachine(RuleBasedStateMachine):
         """One grant: was it allowed?"""
         ticket, name = entry.ticket, granted.backend
         need, budget = ticket.needs[name], self.budgets[name]
+        self.note_heads([pool for pool in POOLS if name in POOLS[pool]])
         assert granted.charged_blocks == need.worst_blocks
         assert self.fits(ticket, name), "over-admitted"
         assert self.within_caps(ticket, need.worst_blocks), "past a cap"
@@ -330,8 +333,7 @@ class LanesMachine(RuleBasedStateMachine):
     def is_barred_by_another_pool(self, entry: Entry, name: BackendName) -> bool:
         return any(
             other.ticket.pool != entry.ticket.pool and self.could_hold(other, name) and self.is_collected_from(entry, other)
-            for other in self.waiting.values()
-            if other.collects
+            for other in self.may_collect()
         )
 
     def was_its_turn(self, entry: Entry) -> None:
@@ -339,7 +341,7 @@ class LanesMachine(RuleBasedStateMachine):
         head = self.pool_head(entry.ticket.pool) if self.is_certain else None
         if not self.is_certain or head is None or head is entry or entry.collects:
             return
-        others = [each for each in self.waiting.values() if each.collects and each is not head]
+        others = self.may_collect() - {head}
         for name in head.ticket.needs:
             if self.fits(head.ticket, name) and self.comes_first(entry, head):
                 is_barred = any(self.could_hold(each, name) and self.is_collected_from(head, each) for each in others)
@@ -418,13 +420,27 @@ class LanesMachine(RuleBasedStateMachine):
     def line_of(self, entry: Entry) -> list[Entry]:
         return [each for each in self.waiting.values() if each.line == entry.line]
 
-    def note_heads(self) -> None:
-        """Whoever is a head now, and may not be passed any more, has room collected."""
-        if self.is_certain:
-            for pool in POOLS:
-                head = self.pool_head(pool)
-                if head is not None and head.passes >= self.max_passes:
-                    head.collects = True
+    def note_heads(self, looked_at: Collection[PoolName] = ()) -> None:
+        """Whoever is a head now, and may not be passed any more, has room collected from the next decision on that looks at it.
+
+        looked_at: the pools in which one did, for certain: those of a backend before a grant there, and that of a newcomer who
+        waits. If another is the head before that, it is not known whether any did.
+        """
+        for pool in POOLS:
+            head = self.pool_head(pool) if self.is_certain else None
+            former = self.noticed.pop(pool, None)
+            if former is not None and former is not head and not former.collects and former.ticket.id in self.waiting:
+                self.is_certain = False
+            if head is None or head.passes < self.max_passes:
+                continue
+            if pool in looked_at:
+                head.collects = True
+            elif not head.collects:
+                self.noticed[pool] = head
+
+    def may_collect(self) -> set[Entry]:
+        """For whom room collects, or may do so already."""
+        return {*self.noticed.values(), *(each for each in self.waiting.values() if each.collects)}
 
     def is_passed_enough(self, head: Entry) -> bool:
         return head.passes >= self.max_passes or self.now - head.ticket.arrived >= MAX_AGE_S
@@ -518,7 +534,7 @@ class LanesMachine(RuleBasedStateMachine):
                         and self.is_passed_enough(first)
                         and self.could_hold(first, name)
                     )
-                    others = [each for each in self.waiting.values() if each.collects and each is not entry]
+                    others = self.may_collect() - {entry}
                     is_barred = any(self.could_hold(each, name) and self.is_collected_from(entry, each) for each in others)
                     assert is_kept or is_barred, f"{entry.ticket.id} could run on {name}"
 
