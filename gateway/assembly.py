@@ -7,6 +7,7 @@ timeout to end. A second signal ends it at once.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import signal
@@ -275,6 +276,9 @@ class Gateway:
         addresses = {"url": _url(data_socket)}
         if admin_socket is not None:
             addresses["admin_url"] = _url(admin_socket)
+        # What is here now stays: looked through at every full collection, it cost a sixth of a request.
+        gc.collect()
+        gc.freeze()
         log.info("listening", extra={"fields": addresses})
         try:
             await self._stop_asked.wait()
