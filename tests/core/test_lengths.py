@@ -112,6 +112,15 @@ def test_what_has_misled_is_outvoted_eight_times_as_fast() -> None:
     assert lengths.expected(0) == 1_000
 
 
+def test_that_the_forecast_is_another_is_said_once_until_somebody_asks() -> None:
+    lengths = seen(*[10] * 2_000)
+    for _ in range(2):
+        lengths.expected(0)
+        said = [lengths.ended(1_000, bin_of(1_000), Ending.FINISHED) for _ in range(400)]
+        assert said.count(True) == 1
+    assert lengths.expected(0) == 1_000, "what came since it was said counts as well"
+
+
 def test_what_nobody_asks_about_for_a_long_time_is_still_known_in_the_end() -> None:
     lengths = seen(*[10] * 2_000)
     for _ in range(2_000):  # as good as five hundred half-lives

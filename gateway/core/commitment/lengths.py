@@ -95,7 +95,8 @@ class Lengths:
         self._longest = 0
 
     def ended(self, tokens: int, at: int, ending: Ending) -> bool:
-        """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now."""
+        """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now;
+        said once, until somebody asks for it."""
         unit = self._unit
         self._unit = unit * _GROWTH
         self._bins.add(at)
@@ -107,13 +108,13 @@ class Lengths:
             self.completions += ending is Ending.CAPPED
             self._cut[at] += unit
         self._news += 1
-        # Drawing up costs as much as tens of questions, so it waits until a thirtieth of what is remembered is new.
-        if self._news < self._weight / 32:
+        if self._is_due:
+            if unit > _LARGEST_UNIT:  # nobody has asked for a long time
+                self._draw_up()
             return False
-        self._is_due = True
-        if unit > _LARGEST_UNIT:  # nobody has asked for a long time
-            self._draw_up()
-        return True
+        # Drawing up costs as much as tens of questions, so it waits until a thirtieth of what is remembered is new.
+        self._is_due = self._news >= self._weight / 32
+        return self._is_due
 
     def doubt(self) -> None:
         """What was remembered has misled: what comes now counts for `_DOUBT` times as much beside it."""
