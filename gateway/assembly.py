@@ -6,7 +6,6 @@ timeout to end. A second signal ends it at once.
 """
 
 import asyncio
-import contextlib
 import gc
 import logging
 import random
@@ -14,22 +13,20 @@ import signal
 import socket
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
-import uvicorn
 import uvloop
 
 from gateway import __version__, logs
 from gateway.admission.controller import Controller
 from gateway.admission.state_file import StateFile
 from gateway.backend_specs import backend_keys, backend_spec, given_name, media_costs
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
 from gateway.backends.ranks import with_ranks
 from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
-from gateway.backends.watch import BackendSpec
 from gateway.books.memory import memory_book
 from gateway.clock import Clock, MonotonicClock
 from gateway.core.commitment import Evidence
@@ -53,7 +50,6 @@ from gateway.web.console.routes import add_console
 from gateway.web.counting import Counting
 from gateway.web.door import Door
 from gateway.web.engine_readings import EngineReadings
-from gateway.web.http_protocol import HttpProtocol
 from gateway.web.inference import Inference
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import admin_app
@@ -61,6 +57,7 @@ from gateway.web.recent import Recent
 from gateway.web.recount import Recount
 from gateway.web.rooms import Rooms
 from gateway.web.running import Running
+from gateway.web.server import LAST_BYTES_S, Server, listen, url_of
 from gateway.web.small_bodies import SmallBodies
 from gateway.web.tally import Tally
 from gateway.web.upload import BodyRoom
@@ -70,8 +67,6 @@ log = logging.getLogger("kvgate")
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-# After the drain only answers remain that were told to end; their connections get this long to take the last bytes.
-_LAST_BYTES_S: Final = 2.0
 _LAG_PERIOD_S: Final = 0.5
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
@@ -86,10 +81,10 @@ def serve(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> int:
     try:
-        data_socket = _listen("KVGATE_PORT", settings.host, settings.port)
+        data_socket = listen("KVGATE_PORT", settings.host, settings.port)
         admin_socket = None
         if settings.admin_port is not None:
-            admin_socket = _listen("KVGATE_ADMIN_PORT", settings.admin_host, settings.admin_port)
+            admin_socket = listen("KVGATE_ADMIN_PORT", settings.admin_host, settings.admin_port)
     except OSError as error:
         log.error(str(error))
         return EXIT_FAILED
@@ -115,23 +110,6 @@ def _specs(settings: Settings) -> list[BackendSpec]:
             log.info("%s: %s", address.name, said)
         specs.append(spec)
     return specs
-
-
-def _listen(setting: str, host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError with one sentence that names the address and the setting."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port} ({setting}): {error.strerror or error}") from error
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals are the gateway's, which drains first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Gateway:
@@ -245,7 +223,7 @@ class Gateway:
         loop.add_signal_handler(signal.SIGHUP, self._reread_files)
         inference = Inference(self._rooms)
         front = Front(self._rooms, self._lifecycle, inference)
-        servers = [(_server(front, self._doors["data"], inference), data_socket)]
+        servers = [(Server(front, self._doors["data"], inference=inference), data_socket)]
         if admin_socket is not None:
             token = settings.admin_token.get_secret_value() if settings.admin_token is not None else None
             app = admin_app(self._rooms, self._lifecycle, token=token, is_open=not is_loopback(settings.admin_host))
@@ -253,7 +231,7 @@ class Gateway:
             bounded = SmallBodies(
                 app, room=BodyRoom(_ADMIN_BODIES_BYTES), timeout_s=settings.upload_timeout_s, jitter=self._rooms.jitter
             )
-            servers.append((_server(bounded, self._doors["admin"]), admin_socket))
+            servers.append((Server(bounded, self._doors["admin"]), admin_socket))
         try:
             await self._counter.start()
         except ValueError as error:
@@ -273,9 +251,9 @@ class Gateway:
         serving = [asyncio.create_task(server.serve(sockets=[sock]), name="server") for server, sock in servers]
         for server_task in serving:
             server_task.add_done_callback(self._ended_early)
-        addresses = {"url": _url(data_socket)}
+        addresses = {"url": url_of(data_socket)}
         if admin_socket is not None:
-            addresses["admin_url"] = _url(admin_socket)
+            addresses["admin_url"] = url_of(admin_socket)
         # What is here now stays: looked through at every full collection, it cost a sixth of a request.
         gc.collect()
         gc.freeze()
@@ -287,7 +265,7 @@ class Gateway:
             self._feed.close()
             for server, _ in servers:
                 server.should_exit = True
-            await asyncio.wait(serving, timeout=_LAST_BYTES_S + 1)
+            await asyncio.wait(serving, timeout=LAST_BYTES_S + 1)
             await self._stop()
         log.info("stopped", extra={"fields": {"received": self._rooms.tally.counts().received}})
         return EXIT_OK if was_whole else EXIT_FAILED
@@ -318,7 +296,7 @@ class Gateway:
         if not ended.done():
             log.info("cutting what still runs", extra={"fields": {"requests": max(rooms.tally.unfinished, len(rooms.running))}})
             rooms.running.cut_all()
-            await asyncio.wait({ended}, timeout=_LAST_BYTES_S)
+            await asyncio.wait({ended}, timeout=LAST_BYTES_S)
         for task in (ended, stopped):
             task.cancel()
         return not was_stopped
@@ -383,25 +361,3 @@ def _counting(settings: Settings, roster: Roster, specs: Sequence[BackendSpec]) 
     paths = {spec.name: path for spec in specs if (path := settings.tokenizer.of(given_name(spec))) is not None}
     tokenizers = {path: LocalTokenizer(path) for path in paths.values()}
     return Counting(roster, ExactCounter(roster), {name: tokenizers[path] for name, path in paths.items()})
-
-
-def _server(app: Any, door: Door, inference: Inference | None = None) -> _Server:
-    return _Server(
-        uvicorn.Config(
-            app,
-            http=partial(HttpProtocol, door, inference),  # type: ignore[arg-type]  # uvicorn only calls it
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=int(_LAST_BYTES_S),
-        )
-    )
-
-
-def _url(sock: socket.socket) -> str:
-    host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

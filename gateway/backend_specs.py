@@ -6,10 +6,10 @@
 from collections.abc import Mapping
 
 from gateway.backend_settings import BackendAddress, read_backend_keys
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.capacity import GivenCapacity
 from gateway.backends.fitted_geometry import GivenGeometry, GivenMemory
 from gateway.backends.roster import clean_url
-from gateway.backends.watch import BackendSpec
 from gateway.core.geometry.model_config import read_model
 from gateway.core.names import BackendName
 from gateway.model_files import ModelFiles, read_model_files

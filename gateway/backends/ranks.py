@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.engines.vllm import CONFIG_METRIC
 from gateway.backends.exposition import read_exposition
 from gateway.backends.probe import NeedsKey, Prober
-from gateway.backends.watch import BackendSpec
 from gateway.core.errors import UpstreamFailed
 from gateway.core.names import BackendName
 

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.probe import PROBE_LIMIT_S, Prober
 from gateway.backends.view import BackendView, Pool
-from gateway.backends.watch import BackendSpec, Watch
+from gateway.backends.watch import Watch
 from gateway.clock import Clock
 from gateway.core.names import BackendName, PoolName
 from gateway.core.reserve import Reserve

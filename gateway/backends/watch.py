@@ -10,11 +10,12 @@ It promises:
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.balancer import BalancerSigns
-from gateway.backends.capacity import Capacity, Formula, GivenCapacity, NoCapacity, work_out
+from gateway.backends.capacity import Capacity, Formula, NoCapacity, work_out
 from gateway.backends.engines import AUTO, ENGINES, UNKNOWN_ENGINE, Engine, EngineReport, LiveUse, identify
 from gateway.backends.health import Health
 from gateway.backends.occupancy import Foreign, SeatLimit
@@ -22,7 +23,6 @@ from gateway.backends.probe import NeedsKey, Probe, RememberingProbe
 from gateway.backends.view import BackendView
 from gateway.clock import Clock
 from gateway.core.errors import UpstreamFailed, UpstreamStage
-from gateway.core.names import BackendName
 from gateway.core.reserve import Reserve
 
 PERIOD_S: Final = 2.0
@@ -37,23 +37,6 @@ NEEDS_KEY: Final = "needs a key: set KVGATE_BACKEND_KEY"
 NEEDS_ANOTHER_KEY: Final = "does not take the key in KVGATE_BACKEND_KEY"
 
 log = logging.getLogger("kvgate.backends")
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSpec:
-    """What the operator said of one backend. url: as `clean_url` leaves it. engine: a name of the table, or auto.
-
-    rank: of several engines behind the address, the one that is meant; None: there is one, or nobody knows. metrics_url: of
-    the engine's own page of metrics, where that is at another address.
-    """
-
-    name: BackendName
-    url: str
-    engine: str = AUTO
-    key: str | None = field(default=None, repr=False)
-    rank: int | None = None
-    metrics_url: str | None = None
-    given: GivenCapacity = field(default_factory=GivenCapacity)
 
 
 class Watch:

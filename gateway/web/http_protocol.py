@@ -14,7 +14,6 @@ No task and no timer belongs to a connection: the door sweeps.
 """
 
 import asyncio
-import http
 import re
 from collections import deque
 from typing import Any, Final, NoReturn
@@ -25,12 +24,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.dialects.openai_error import error_body
-from gateway.relay.headers import date_header
+from gateway.relay.headers import date_header, header_lines
 from gateway.web.cycle import Cycle, http_scope
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.inference import Inference
-from gateway.web.wire_client import WireClient
+from gateway.web.wire_client import WireClient, status_line
 
 # Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
 _UNREAD_LIMIT_BYTES: Final = 1 << 20
@@ -379,13 +378,9 @@ class HttpProtocol(HttpToolsProtocol):
         """The last words on this connection."""
         answer = answer_at_door(reason, self._door.jitter)
         body = error_body(answer.facts)
-        head = [
-            b"HTTP/1.1 %d %s\r\n" % (answer.facts.status, http.HTTPStatus(answer.facts.status).phrase.encode()),
-            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n" % len(body),
-            *(b"%s: %s\r\n" % header for header in (date_header(), *answer.headers)),
-            b"\r\n",
-        ]
-        self.transport.write(b"".join(head) + body)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+        head = status_line(answer.facts.status) + header_lines((*headers, date_header(), *answer.headers)) + b"\r\n"
+        self.transport.write(head + body)
         self._linger()
 
     def _linger(self) -> None:

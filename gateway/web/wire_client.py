@@ -9,6 +9,7 @@ It is what HttpProtocol makes of an ordinary request to an inference route. It p
 import asyncio
 import http
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -18,8 +19,13 @@ from gateway.relay.downstream import Headers, too_large
 from gateway.relay.headers import date_header, header_lines
 
 _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
-_STATUS_LINES: Final = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode() for status in range(100, 1000)}
 _BODILESS: Final = frozenset({204, 304})
+
+
+@cache
+def status_line(status: int) -> bytes:
+    """As it stands at the beginning of an answer. status: of three digits."""
+    return f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n".encode()
 
 
 class WireClient:
@@ -163,7 +169,7 @@ class WireClient:
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
         said = dict(headers)
-        head = _STATUS_LINES[status] + header_lines(headers)
+        head = status_line(status) + header_lines(headers)
         if b"date" not in said:
             head += header_lines((date_header(),))
         if not self.keep_alive:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.counting import MAX_TEXTS, ExactCounter
 from gateway.backends.probe import Prober
-from gateway.backends.roster import BackendSpec, Roster
+from gateway.backends.roster import Roster
 from gateway.core.names import BackendName
 from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from support.engine_scripts import script_dynamo, script_llama_cpp, script_vllm

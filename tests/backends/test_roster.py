@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.capacity import GivenCapacity
 from gateway.backends.probe import Prober
 from gateway.backends.ranks import with_ranks
-from gateway.backends.roster import BackendSpec, BackendView, Roster, clean_url
+from gateway.backends.roster import BackendView, Roster, clean_url
 from gateway.core.names import BackendName
 from gateway.core.reserve import Reserve
 from support.engine_scripts import script_llama_cpp, script_plain_server, script_transformers, script_vllm

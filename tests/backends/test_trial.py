@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.probe import Prober
-from gateway.backends.roster import BackendSpec, Roster
+from gateway.backends.roster import Roster
 from gateway.backends.trial import LENGTHS, TrialResult, lengths_around_edges, run_trial
 from gateway.clock import MonotonicClock
 from gateway.core.names import BackendName

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
-from gateway.backends.roster import BackendSpec, Roster
+from gateway.backends.roster import Roster
 from gateway.clock import MonotonicClock
 from gateway.core.names import BackendName
 from gateway.dialects import DIALECTS

@@ -14,10 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.admission.controller import Controller
+from gateway.backends.backend_spec import BackendSpec
 from gateway.backends.capacity import GivenCapacity
 from gateway.backends.counting import ExactCounter
 from gateway.backends.probe import Prober
-from gateway.backends.roster import BackendSpec, Roster
+from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
 from gateway.books import memory_book
 from gateway.core.decisions import Mode
