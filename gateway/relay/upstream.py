@@ -11,7 +11,6 @@ An exchange promises:
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -103,7 +102,7 @@ class UpstreamExchange:
         self._read_ahead_bytes = read_ahead_bytes
         self._line: Line | None = None
         self._head: UpstreamHead | None = None
-        self._waiting: deque[bytes] = deque()
+        self._waiting: list[bytes] = []  # few: beyond the limit the engine is held back
         self._waiting_bytes = 0
         self._waiter: asyncio.Future[None] | None = None
         self._on_end: Callable[[], None] | None = None
@@ -147,7 +146,7 @@ class UpstreamExchange:
                     await self._news()
             finally:
                 self._pass_on = None
-        data = self._waiting.popleft()
+        data = self._waiting.pop(0)
         if self._waiting and len(data) < READ_AT_ONCE_BYTES:
             data = self._join(data)
         self._waiting_bytes -= len(data)
@@ -163,7 +162,7 @@ class UpstreamExchange:
         """`data` with what waits behind it, until that is enough at once."""
         parts, size = [data], len(data)
         while self._waiting and size < READ_AT_ONCE_BYTES:
-            parts.append(self._waiting.popleft())
+            parts.append(self._waiting.pop(0))
             size += len(parts[-1])
         return b"".join(parts)
 

@@ -21,6 +21,7 @@ from gateway.core.ticket import Need, Ticket
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Client, Receive, Send
 from gateway.relay.stream import Answer
+from gateway.relay.upstream import UpstreamExchange
 from gateway.web.asked import EXPECT, asked_of
 from gateway.web.callers import asked_priority
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
@@ -92,6 +93,7 @@ class Line:
         self._patience_s = usable_patience(self._asked)
         self._first_arrived = journal.timeline.arrived
         self._body = b""  # as it came, for as long as the request may still be refused for the time being
+        self._onward_body = b""  # as it goes on, until it is sent: answers take long, and bodies are large
         self._words: WaitingWords | None = None
         self._head_sent = False
         self._left_with_all: Outcome | None = None
@@ -126,12 +128,12 @@ class Line:
         terms = journal.terms = rooms.callers.identify(self._headers)
         if EXPECT in self._asked:
             refuse_unread(rooms)
-        self._body = body = await self._read_body()
+        self._body = self._onward_body = await self._read_body()
         self._client.watch()
         journal.timeline.body_read = rooms.clock.now()
-        request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, body)
+        request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, self._body)
         if request.priority is not None and not terms.may_set_priority:
-            body = await rooms.big_bodies.read(self._dialect.limit_priority, body, terms.priority)
+            self._onward_body = await rooms.big_bodies.read(self._dialect.limit_priority, self._body, terms.priority)
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = await find_pool(rooms, request.model)
@@ -143,7 +145,8 @@ class Line:
                 self._body = b""
                 self._stop_words()
                 journal.granted(grant, rooms.clock.now())
-                return await self._send_and_relay(body, request, grant)
+                exchange, hide_usage = await self._send(request, grant)
+                return await self._relay(exchange, request, grant, hide_usage=hide_usage)
             finally:
                 grant.release()
         finally:
@@ -243,15 +246,16 @@ class Line:
         weighed = self._journal.weighed = weigh_anew(self._rooms, weighed, request)
         return weighed.needs
 
-    async def _send_and_relay(self, body: bytes, request: InferenceRequest, grant: Grant) -> Outcome:
+    async def _send(self, request: InferenceRequest, grant: Grant) -> tuple[UpstreamExchange, bool]:
+        """The exchange that begins, and whether its usage was asked for by us alone. Raises UpstreamFailed."""
         rooms, journal, dialect = self._rooms, self._journal, self._dialect
         assert journal.weighed is not None
-        rules = rooms.roster.view(grant.backend).rules
+        body, self._onward_body = self._onward_body, b""
         offer = journal.offer = journal.weighed.offers[grant.backend]
         if offer.cap_to_write is not None:
             body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False
-        if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rules):
+        if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rooms.roster.view(grant.backend).rules):
             asked = await rooms.big_bodies.read(dialect.ask_usage, body)
             hide_usage, body = asked is not body, asked
 
@@ -265,8 +269,12 @@ class Line:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)
             raise
+        return exchange, hide_usage
+
+    async def _relay(self, exchange: UpstreamExchange, request: InferenceRequest, grant: Grant, *, hide_usage: bool) -> Outcome:
+        rooms, journal, dialect = self._rooms, self._journal, self._dialect
         # Such an engine computes a plain answer to its end although its client has left: so long the hold stays.
-        self._runs_on = rules.runs_on_when_left and not request.stream
+        self._runs_on = not request.stream and rooms.roster.view(grant.backend).rules.runs_on_when_left
         answer = self._answer = Answer(
             exchange,
             self._client,
