@@ -170,7 +170,6 @@ def test_a_log_is_replayed_on_as_many_engines_as_it_names(tmp_path: Path) -> Non
             ("--plot", "no/such/folder/out.png"),
             "--plot: 'no/such/folder/out.png' cannot be written: it names a folder, or its folder is not there",
         ),
-        (("--plot", "out.jpegg"), "--plot out.jpegg: Format 'jpegg' is not supported"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_status_2(arguments: tuple[str, ...], said: str, trace: Path) -> None:
@@ -196,6 +195,13 @@ def test_a_picture_is_drawn(trace: Path, tmp_path: Path) -> None:
     text = picture.read_text()
     assert text.startswith("<?xml")
     assert len(text) > 10_000
+
+
+def test_a_picture_of_no_known_kind_is_refused_before_the_replay(trace: Path) -> None:
+    pytest.importorskip("matplotlib")
+    result = run(trace, *SMALL, "--plot", "out.jpegg")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("kvgate: --plot out.jpegg: Format 'jpegg' is not supported")
 
 
 def test_without_the_extra_a_picture_is_refused_in_words(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
