@@ -9,6 +9,7 @@ long one. First tokens weigh little beside answers, for it is not known how much
 computed beside answers, they alone tell what a prompt costs.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,20 +72,36 @@ class _Backend:
             for running, before, after in zip(self._running, self._times, self._times[1:], strict=False)
         )
         self._area = list(accumulate(spans, initial=0.0))
-        done = sorted((each.granted if each.first is None else each.first, each.tokens) for each in seen)
-        self._done_at = [at for at, _ in done]
-        self._done = list(accumulate((tokens for _, tokens in done), initial=0))
+        # An engine computes prompts one after the other, so each is begun when the one before it is done. Those that are done
+        # in one step share its time.
+        done = sorted((each.granted if each.first is None else each.first, each.granted, each.tokens) for each in seen)
+        self._done_at: list[float] = []
+        self._begun_at: list[float] = []
+        self._done = [0]
+        for at, granted, tokens in done:
+            if self._done_at and at - self._done_at[-1] < _SAME_STEP_S:
+                self._done[-1] += tokens
+                continue
+            self._begun_at.append(max(granted, self._done_at[-1]) if self._done_at else granted)
+            self._done_at.append(at)
+            self._done.append(self._done[-1] + tokens)
 
     def running(self, start: float, end: float) -> float:
         """How many ran from start to end, on average."""
         return (self._area_to(end) - self._area_to(start)) / (end - start) if end > start else 0.0
 
-    def prompts(self, start: float, end: float) -> int:
-        """Prompt tokens that were done after start and by end; what was done in the same step as another is no later."""
+    def prompts(self, start: float, end: float) -> float:
+        """Prompt tokens that were computed after start and by end; what was done in the same step as another is no later."""
         return self._done_by(end + _SAME_STEP_S) - self._done_by(start + _SAME_STEP_S)
 
-    def _done_by(self, at: float) -> int:
-        return self._done[bisect_right(self._done_at, at)]
+    def _done_by(self, at: float) -> float:
+        """Of a prompt that is being computed, the part that its time so far is of all its time."""
+        index = bisect_right(self._done_at, at)
+        done = self._done[index]
+        if index == len(self._done_at) or at <= self._begun_at[index]:
+            return done
+        begun, end = self._begun_at[index], self._done_at[index]
+        return done + (self._done[index + 1] - done) * (at - begun) / (end - begun)
 
     def _area_to(self, at: float) -> float:
         index = max(bisect_left(self._times, at) - 1, 0)
@@ -146,7 +163,7 @@ def _rows(seen: list[_Seen], step_tokens: int) -> tuple[list[Row], list[Row]]:
             answers.append((done, each.end - each.first))
         if each.first > each.granted:
             tokens = max(backend.prompts(each.granted, each.first), each.tokens)
-            steps_before = 0.5 + -(-tokens // step_tokens)
+            steps_before = 0.5 + math.ceil(tokens / step_tokens)
             running = backend.running(each.granted, each.first)
             prompts.append(((steps_before, steps_before * running, tokens), each.first - each.granted))
     return answers, prompts

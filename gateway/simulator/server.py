@@ -54,7 +54,8 @@ class Simulator:
 
     async def start(self) -> None:
         """Listen and begin to run. Raises OSError if the port is taken."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # Named, or asyncio does not know it for TCP and leaves Nagle on: a short answer then waits 40 ms for an ACK.
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self._host, self._port))

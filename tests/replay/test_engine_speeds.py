@@ -100,6 +100,24 @@ def test_speeds_are_fitted_from_a_log(tmp_path: Path) -> None:
     assert fit.prompt_error < 0.2
 
 
+def test_a_prompt_that_is_half_computed_at_an_answers_end_counts_half(tmp_path: Path) -> None:
+    # Counted whole or not at all, it made a step of these a seventh too long. On agents' logs it was a thirtieth, by which the
+    # line that was predicted became half as long again.
+    draw = random.Random(5)
+    profile = replace(simulator(16.0), blocks=8192)
+    long = [Request(0.5 * number, draw.randint(8_000, 30_000), draw.randint(30, 200)) for number in range(300)]
+    write_log(tmp_path / "log", trace_of(long), Site(profile, 32_768), setting())
+
+    fit = fit_speeds(read_trace([tmp_path / "log"]), step_tokens=profile.step_tokens)
+
+    assert fit is not None
+    running = 5
+    step_s = profile.fixed_s + running * profile.sequence_s
+    assert fit.fixed_s + running * fit.sequence_s == pytest.approx(step_s, rel=0.01)
+    assert fit.prompt_token_s == pytest.approx(profile.prompt_token_s, rel=0.01)
+    assert fit.answer_error < 0.005
+
+
 def test_who_runs_beside_an_answer_counts_also_where_it_was_no_stream(tmp_path: Path) -> None:
     profile = replace(simulator(), sequence_s=0.002)
     plain = [replace(request, is_stream=number % 3 > 0) for number, request in enumerate(_crowd(500))]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -37,6 +38,17 @@ async def test_a_gateway_finds_out_what_it_needs(simulator: Simulator) -> None:
         assert label in config
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total"):
         assert f'vllm:{name}{{engine="0",model_name="tiny"}} 0.0' in page
+
+
+async def test_what_is_said_leaves_at_once(simulator: Simulator) -> None:
+    """On a kept connection the first token of a short prompt once waited for the client's kernel to acknowledge the head."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(simulator.url.rpartition(":")[2]))
+    writer.write(b"GET /health HTTP/1.1\r\nhost: engine\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    assert simulator._server is not None
+    (connection,) = simulator._server.server_state.connections
+    assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    writer.close()
 
 
 async def test_the_counters_count(simulator: Simulator) -> None:
