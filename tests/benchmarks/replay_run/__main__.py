@@ -11,10 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.replay_run.figures import figures_of, seen_in_log
-from benchmarks.replay_run.predictions import Gate, predict_by_log, predict_by_trace
+from benchmarks.replay_run.predictions import Gate, nearly_as_fast, predict_by_log, predict_by_trace
 from benchmarks.replay_run.real import play
-from benchmarks.replay_run.report import machine_lines, misses, table
+from benchmarks.replay_run.report import machine_lines, misses, sensitivity_line, table
 from benchmarks.replay_run.scenes import SCENES, Scene, write_trace
+from gateway.core.commitment import COMMITMENTS
+from gateway.core.policies import POLICIES
 from gateway.replay.reader import read_trace
 
 _MOST_S = 180.0
@@ -48,9 +50,12 @@ def _run(scene: Scene, gate: Gate, folder: Path) -> int:
     real = figures_of(seen_in_log(read_trace([log])))
     predicted = {each.name: figures_of(each.seen) for each in (by_trace, by_log)}
     print(f"{scene}\n{gate}\n{len(trace)} requests in {played.span_s:.0f} s; statuses {dict(played.statuses)}\n")
-    print(table(real, predicted), *machine_lines(scene, played, by_log.fit), "", by_trace.command, by_log.command, sep="\n")
+    sensitivity = sensitivity_line({name: figures_of(each.seen) for name, each in nearly_as_fast(log, scene, gate).items()})
+    print(table(real, predicted), *machine_lines(scene, played, by_log.fit), sensitivity, sep="\n", end="\n\n")
+    print(by_trace.command, by_log.command, sep="\n")
     missed = [f"{name}: {miss}" for name, figures in predicted.items() for miss in misses(real, figures)]
-    print(*(f"MISSED: {miss}" for miss in missed), sep="\n")
+    for miss in missed:
+        print(f"MISSED: {miss}")
     return 1 if missed else 0
 
 
@@ -64,9 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=int, help="sessions at work at once")
     parser.add_argument("--cap", type=_cap, help="that every client sends: a number, or absent")
     gate = Gate()
-    parser.add_argument("--reserve", default=gate.reserve)
-    parser.add_argument("--policy", default=gate.policy)
-    parser.add_argument("--commitment", default=gate.commitment)
+    parser.add_argument("--reserve", default=gate.reserve, help="[%(default)s]")
+    parser.add_argument("--policy", choices=tuple(POLICIES), default=gate.policy)
+    parser.add_argument("--commitment", choices=tuple(COMMITMENTS), default=gate.commitment)
     parser.add_argument("--keep", type=Path, help="a folder in which the trace as played and the log are left")
     return parser
 

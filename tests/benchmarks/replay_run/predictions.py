@@ -53,6 +53,13 @@ def predict_by_log(path: Path, scene: Scene, gate: Gate) -> Prediction:
     return _predict(path, "fit", scene, gate)
 
 
+def nearly_as_fast(log: Path, scene: Scene, gate: Gate) -> dict[str, Prediction]:
+    """The log before the engine as it is set, and before one that is a hundredth slower or faster: how much a small error in
+    its speed is worth."""
+    speeds = {"1 % slower": 0.99, "as it is set": 1.0, "1 % faster": 1.01}
+    return {name: _predict(log, f"simulator:{scene.speed * factor:g}", scene, gate) for name, factor in speeds.items()}
+
+
 def _predict(path: Path, engine: str, scene: Scene, gate: Gate) -> Prediction:
     shape = EngineShape()
     wish = EngineWish(

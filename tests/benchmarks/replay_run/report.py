@@ -71,6 +71,12 @@ def machine_lines(scene: Scene, played: Played, fit: Fit | None) -> list[str]:
     return lines
 
 
+def sensitivity_line(predicted: Mapping[str, Figures]) -> str:
+    """What the same arrivals wait before nearly the same engine. Where this differs much, the load is near what it serves."""
+    words = ", ".join(f"{name} {each.p50_s:.3f} / {each.p95_s:.3f}" for name, each in predicted.items())
+    return f"log before the engine, p50 / p95 s: {words}"
+
+
 def _compared(predicted: float, real: float, within: float | None) -> str:
     error = relative_error(predicted, real)
     verdict = "" if within is None else f" {'within' if abs(error) <= within else 'NOT WITHIN'} {within:.0%}"
