@@ -62,7 +62,7 @@ class _Seen:
 class _Backend:
     """What ran when, and which prompts were done when."""
 
-    def __init__(self, seen: list[_Seen]) -> None:
+    def __init__(self, seen: list[_Seen], step_tokens: int) -> None:
         begun = [(each.granted, each.sequences) for each in seen]
         changes = sorted(begun + [(each.end, -each.sequences) for each in seen])
         self._times = [at for at, _ in changes]
@@ -72,8 +72,8 @@ class _Backend:
             for running, before, after in zip(self._running, self._times, self._times[1:], strict=False)
         )
         self._area = list(accumulate(spans, initial=0.0))
-        # An engine computes prompts one after the other, so each is begun when the one before it is done. Those that are done
-        # in one step share its time.
+        # An engine computes prompts one after the other, so each is begun when the one before it is done; one that needs no
+        # more than a step is computed in the last. Those that are done in one step share its time.
         done = sorted((each.granted if each.first is None else each.first, each.granted, each.tokens) for each in seen)
         self._done_at: list[float] = []
         self._begun_at: list[float] = []
@@ -82,7 +82,8 @@ class _Backend:
             if self._done_at and at - self._done_at[-1] < _SAME_STEP_S:
                 self._done[-1] += tokens
                 continue
-            self._begun_at.append(max(granted, self._done_at[-1]) if self._done_at else granted)
+            before = self._done_at[-1] if self._done_at else granted
+            self._begun_at.append(max(granted, before) if tokens > step_tokens else at)
             self._done_at.append(at)
             self._done.append(self._done[-1] + tokens)
 
@@ -151,7 +152,7 @@ def _seen(trace: Trace) -> Iterator[tuple[str, _Seen]]:
 
 
 def _rows(seen: list[_Seen], step_tokens: int) -> tuple[list[Row], list[Row]]:
-    backend = _Backend(seen)
+    backend = _Backend(seen, step_tokens)
     answers: list[Row] = []
     prompts: list[Row] = []
     for each in seen:

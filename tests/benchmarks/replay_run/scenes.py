@@ -65,7 +65,7 @@ class Scene:
 SCENES: Final = {
     scene.trace: scene
     for scene in (
-        Scene("azure_conv", 6, 0.25, 1024, 8192, 1024, 600),
+        Scene("azure_conv", 8, 0.35, 1024, 8192, 1024, 600),
         Scene("claude_code_sessions", 16, 1.0, 8192, 32_768, 4096, 400, sessions=10),
         Scene("servegen_r1", 8, 0.18, 3072, 4096, 4096, 400),
     )
