@@ -2,7 +2,8 @@
 
 Time is compressed by the speed of the pretend engine: arrivals and think times are divided by it, so that as much is asked of
 the engine as of one at speed 1 at the trace's own times. `load` then lets requests come so many times as fast: it is chosen so
-that most of them wait and nobody is refused, by the replay alone and before anything was measured.
+that most of them wait and nobody is refused, by the replay alone. Two of the loads were changed after real runs, for the
+replay's own spread at the old ones (tests/benchmarks/README.md).
 """
 
 import csv
