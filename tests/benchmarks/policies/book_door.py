@@ -14,7 +14,7 @@ from gateway.core.guards import Guards
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, PoolName, TicketId
 from gateway.core.outcomes import RejectReason
-from gateway.core.queue import QueueLimits
+from gateway.core.queue import WAIT_MARGIN, QueueLimits
 from gateway.core.ticket import Need, Ticket
 from gateway.replay.drive import BookDrive, Call
 from gateway.replay.engine import Engine, Sequence
@@ -47,7 +47,11 @@ class Gate:
     def book(self, workload: Workload) -> BookContract:
         guards = Guards(gap_target_s=workload.itl_s if self.targets_known else None) if self.has_guards else None
         return memory_book(
-            mode=Mode.ENFORCE, commitment=self.commitment, policy="fifo", limits=QueueLimits(wait_margin=0.1), guards=guards
+            mode=Mode.ENFORCE,
+            commitment=self.commitment,
+            policy="fifo",
+            limits=QueueLimits(wait_margin=WAIT_MARGIN),
+            guards=guards,
         )
 
 
