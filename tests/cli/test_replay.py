@@ -138,7 +138,12 @@ def test_a_log_is_laid_beside_what_its_own_setting_gives(tmp_path: Path) -> None
     assert logged["completed"] == completed
     assert found["engine"]["profile"] == "fitted from the log"
     assert row["completed"] == pytest.approx(completed, rel=0.05)
-    assert row["ttft_s"]["p50"] == pytest.approx(logged["ttft_s"]["p50"], rel=0.25)
+    fit = found["engine"]["fit"]  # of an engine of 6.75 ms a step, 0.05 ms a sequence and 0.05 ms a prompt token
+    assert [fit["step_ms"], fit["sequence_ms"], fit["prompt_token_ms"]] == pytest.approx([6.75, 0.05, 0.05], rel=0.1)
+    assert row["ttft_s"]["p95"] == pytest.approx(logged["ttft_s"]["p95"], rel=0.1)
+    # The line comes and goes, so half of the requests lie on a slope: the very same engine moves the median by a fifth, because
+    # a log's milliseconds let another one go first.
+    assert row["ttft_s"]["p50"] == pytest.approx(logged["ttft_s"]["p50"], rel=0.35)
     assert "as logged" in run(log, *flags).stdout
 
 
