@@ -14,7 +14,6 @@ No task and no timer belongs to a connection: the door sweeps.
 """
 
 import asyncio
-import re
 from collections import deque
 from typing import Any, Final, NoReturn
 
@@ -30,6 +29,7 @@ from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.flow import Flow
 from gateway.web.inference import Inference
+from gateway.web.request_head import fault_of, framing_of
 from gateway.web.wire_client import WireClient, status_line
 
 # Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
@@ -41,8 +41,6 @@ _WAITING_BODIES_BYTES: Final = 64 * 1024
 
 # What uvicorn would keep for pipelined requests, which stand in `_queued` here.
 _NOBODY: Final[deque[Any]] = deque(maxlen=0)
-
-_HOST: Final = re.compile(rb"[A-Za-z0-9\-._~%!$&'()*+,;=:\[\]]*\Z")
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -244,12 +242,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._has_progress = True
         self._door.heads.end(self)
         version = self.parser.get_http_version()
-        self._check_head(version)
+        fault = fault_of(version, self._hosts, self._codings, self._expectation)
+        if fault is not None:
+            self._refuse(fault)
         if self._answering is None and self._expectation is None and version == "1.1" and self._begin_inference():
             return
         self._fill_scope(version)
         if self.parser.should_upgrade():
-            self._framing_after_offer = self._framing()
+            self._framing_after_offer = framing_of(self._codings, self._length)
         self.cycle = self._reading = cycle = Cycle(
             scope=self.scope,
             transport=self.transport,
@@ -290,19 +290,6 @@ class HttpProtocol(HttpToolsProtocol):
         self.tasks.add(task)
         return True
 
-    def _check_head(self, version: str) -> None:
-        """What httptools lets pass, and what could be read in two ways."""
-        if version not in ("1.1", "1.0"):
-            self._refuse(DoorReason.VERSION)
-        if len(self._hosts) > 1 or (not self._hosts and version == "1.1"):
-            self._refuse(DoorReason.HOST)
-        if self._hosts and _HOST.match(self._hosts[0]) is None:
-            self._refuse(DoorReason.HOST)
-        if self._codings and (self._codings != [b"chunked"] or version == "1.0"):
-            self._refuse(DoorReason.TRANSFER_CODING)
-        if self._expectation not in (None, b"100-continue") and version == "1.1":
-            self._refuse(DoorReason.EXPECTATION)
-
     def _fill_scope(self, version: str) -> None:
         """What ASGI is told of the request. The target counts as its path and query: whatever host an absolute one names, it
         is served here or not at all."""
@@ -316,13 +303,6 @@ class HttpProtocol(HttpToolsProtocol):
         self.scope = http_scope(method, target.path or b"/", target.query or b"", version=version, headers=self.headers)
         self.scope["server"], self.scope["client"], self.scope["scheme"] = self.server, self.client, self.scheme or "http"
         self.scope["state"] = self.app_state.copy()
-
-    def _framing(self) -> bytes | None:
-        if self._codings:
-            return b"transfer-encoding: chunked"
-        if self._length is not None and self._length.strip(b"0"):
-            return b"content-length: " + self._length
-        return None
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True

@@ -128,7 +128,7 @@ def test_settings_come_from_the_environment_where_no_flag_says_otherwise(trace: 
 def test_a_log_is_laid_beside_what_its_own_setting_gives(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     site = Site(simulator(4.0), 8192, patience_s=10.0)
-    told = write_log(log, bench_trace("azure_conv", 400), site, setting())
+    told = write_log(log, bench_trace("azure_conv", 300), site, setting())
     completed = sum(fate.outcome == "completed" for fate in told)
 
     flags = ("--kv-blocks", "1024", "--seats", "256", "--step-tokens", "2048", "--max-context", "8192", "--patience", "10s")
@@ -141,9 +141,8 @@ def test_a_log_is_laid_beside_what_its_own_setting_gives(tmp_path: Path) -> None
     fit = found["engine"]["fit"]  # of an engine of 6.75 ms a step, 0.05 ms a sequence and 0.05 ms a prompt token
     assert [fit["step_ms"], fit["sequence_ms"], fit["prompt_token_ms"]] == pytest.approx([6.75, 0.05, 0.05], rel=0.1)
     assert row["ttft_s"]["p95"] == pytest.approx(logged["ttft_s"]["p95"], rel=0.1)
-    # The line comes and goes, so half of the requests lie on a slope: the very same engine moves the median by a fifth, because
-    # a log's milliseconds let another one go first.
-    assert row["ttft_s"]["p50"] == pytest.approx(logged["ttft_s"]["p50"], rel=0.35)
+    # The line is not full yet: in a full one it hangs on a log's milliseconds who is refused, and with it the median.
+    assert row["ttft_s"]["p50"] == pytest.approx(logged["ttft_s"]["p50"], rel=0.25)
     assert "as logged" in run(log, *flags).stdout
 
 
