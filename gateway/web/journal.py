@@ -169,10 +169,8 @@ class Journal:
         if waited_s is not None:
             ended = WaitEnded.GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
             metrics.waited(self.lane, ended, waited_s)
-        if times.first_token is not None and times.sent is not None:
-            metrics.first_token(
-                model, since_arrival_s=times.first_token - times.arrived, since_sent_s=times.first_token - times.sent
-            )
+        if times.time_to_first_token_s is not None and times.upstream_first_token_s is not None:
+            metrics.first_token(model, since_arrival_s=times.time_to_first_token_s, since_sent_s=times.upstream_first_token_s)
         metrics.token_gaps(model, times.take_gaps())
         metrics.duration(model, now - times.arrived)
         if self.pool is not None and would_have is not None:
@@ -209,11 +207,10 @@ class Journal:
 
     def _remember(self, usage: Usage | None, waited_s: float | None, now: float) -> None:
         """For who looks at the last minutes: what the metrics count for ever."""
-        first_token, arrived = self.timeline.first_token, self.timeline.arrived
         self._recent.ended(
             now,
             waited_s=waited_s,
-            first_token_s=first_token - arrived if first_token is not None else None,
+            first_token_s=self.timeline.time_to_first_token_s,
             tokens=usage.output_tokens - self._told_tokens if usage is not None else 0,
         )
         if self.reason is not None:
@@ -297,8 +294,8 @@ class Journal:
             line.upload_ms = milliseconds(times.body_read - times.arrived)
             if times.joined is not None:
                 line.count_ms = milliseconds(times.joined - times.body_read)
-        if times.first_token is not None:
-            line.ttft_ms = milliseconds(times.first_token - times.arrived)
+        if times.time_to_first_token_s is not None:
+            line.ttft_ms = milliseconds(times.time_to_first_token_s)
         if times.sent is not None:
             if times.head is not None:
                 line.head_ms = milliseconds(times.head - times.sent)
