@@ -123,8 +123,9 @@ class AsgiDownstream:
 
     def unwatch(self) -> None:
         self._callback = None
-        if self._watch is not None:
-            self._watch.cancel()
+        watch, self._watch = self._watch, None  # kept, the two would be a circle
+        if watch is not None:
+            watch.cancel()
 
     async def _wait_for_departure(self) -> None:
         while not self.gone:

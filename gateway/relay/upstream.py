@@ -240,8 +240,9 @@ class UpstreamExchange:
         self.request = None
         self._line = None
         self._wake()
-        if self._on_end is not None:
-            self._on_end()
+        callback, self._on_end = self._on_end, None  # kept, it would make a circle of all that the request was
+        if callback is not None:
+            callback()
 
     def __repr__(self) -> str:
         if self.is_ended:

@@ -1,7 +1,9 @@
 """The straight line in this process: every way to leave it is counted once, and leaves nothing behind."""
 
 import asyncio
+import gc
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -62,6 +64,30 @@ async def test_a_plain_answer_goes_the_whole_way(engine: ScriptedEngine) -> None
         assert sample(rooms.metrics, "kvgate_requests_total", model="tiny", outcome="completed") == 1
         assert sample(rooms.metrics, "kvgate_prompt_tokens_total", model="tiny") == 14
         assert sample(rooms.metrics, "kvgate_output_tokens_total", model="tiny") == 2
+
+
+def our_objects() -> Counter[str]:
+    """The objects of ours that are alive, by class."""
+    kinds = [type(thing) for thing in gc.get_objects()]
+    return Counter(kind.__qualname__ for kind in kinds if f"{kind.__module__}".startswith("gateway."))
+
+
+async def test_what_a_request_was_is_gone_at_its_end_and_waits_for_no_collector(engine: ScriptedEngine) -> None:
+    """One circle of references among them, and the collector looked through them all: a twentieth of a request."""
+    script_vllm(engine)
+    engine.json(CHAT, ANSWER)
+    async with open_rooms({"a": engine}) as rooms:
+        await serve(rooms, Caller(body=chat()))
+        gc.collect()
+        gc.disable()
+        try:
+            before = our_objects()
+            for _ in range(3):
+                await serve(rooms, Caller(body=chat()))
+            # Who watched for the clients' departure was told to stop, and does.
+            await eventually(lambda: our_objects() - before == Counter())
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("model", [None, ""])
