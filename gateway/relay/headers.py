@@ -17,6 +17,9 @@ Header = tuple[bytes, bytes]
 OWN_PREFIX = b"x-kvgate-"
 CREDENTIALS = frozenset({b"authorization", b"x-api-key"})
 """Headers in which callers bring a key, by OpenAI's custom and by Anthropic's."""
+UNENCODED: Header = (b"accept-encoding", b"identity")
+_AUTHORIZATION = frozenset({b"authorization"})
+_NONE: frozenset[bytes] = frozenset()
 
 _HOP_BY_HOP = frozenset(
     {
@@ -45,11 +48,10 @@ class _Fate(Enum):
     STAYS = auto()  # belongs to this hop, or is ours to say
     NAMES_MORE = auto()  # Connection, which names others that stay
     REPLACED = auto()  # goes on in answers; of a request, ours takes its place
-    CREDENTIAL = auto()
     NO_NAME = auto()
 
 
-_GOES_ON, _STAYS, _NAMES_MORE, _REPLACED, _CREDENTIAL, _NO_NAME = _Fate
+_GOES_ON, _STAYS, _NAMES_MORE, _REPLACED, _NO_NAME = _Fate
 
 # The names in use are few, so each is judged once; those that callers make up take 64 KiB of memory at most.
 _MOST_KNOWN = 1024
@@ -72,8 +74,6 @@ def _fate(name: bytes) -> _Fate:
         return _STAYS
     if name in _REPLACED_ONWARD:
         return _REPLACED
-    if name in CREDENTIALS:
-        return _CREDENTIAL
     return _NO_NAME if _NOT_A_NAME.search(name) else _GOES_ON
 
 
@@ -87,30 +87,33 @@ def onward_headers(
     `content-length` is not among them, whoever writes the body adds it. The answer is asked for unencoded, because
     usage must be seen as it passes. Raises InvalidRequest for a name or value that could break out of its line.
     """
-    named: set[bytes] = set()
-    onward: list[Header] = [(b"host", host), (b"accept-encoding", b"identity")]
+    dropped = CREDENTIALS if not keeps_credentials else _NONE if authorization is None else _AUTHORIZATION
+    onward = [(b"host", host), UNENCODED, *kept_headers(headers, dropped)]
+    if authorization is not None:
+        onward.append((b"authorization", authorization))
+    return onward
+
+
+def kept_headers(headers: Iterable[Header], dropped: frozenset[bytes]) -> list[Header]:
+    """Those of a client's headers that go on to any engine. dropped: names of some that do not (lower case).
+
+    Raises InvalidRequest for a name or value that could break out of its line.
+    """
+    kept: list[Header] = []
     values: list[bytes] = []
     for given_name, value in headers:
         name, fate = _known.get(given_name) or _judge(given_name)
         if fate is not _GOES_ON:
-            if fate is _STAYS or fate is _REPLACED:
-                continue
             if fate is _NAMES_MORE:
-                named |= _names_in(value)
-                continue
-            if fate is _NO_NAME:
+                dropped |= _names_in(value)
+            elif fate is _NO_NAME:
                 raise _not_http()
-            if not keeps_credentials or (name == b"authorization" and authorization is not None):
-                continue
-        onward.append((name, value))
+            continue
+        kept.append((name, value))
         values.append(value)
     if _breaks_a_line(values):
         raise _not_http()
-    if named:
-        onward = [*onward[:2], *(header for header in onward[2:] if header[0] not in named)]
-    if authorization is not None:
-        onward.append((b"authorization", authorization))
-    return onward
+    return [header for header in kept if header[0] not in dropped] if dropped else kept
 
 
 def answer_headers(
@@ -173,11 +176,11 @@ def _not_http() -> InvalidRequest:
 _NAMES_NONE = (b"keep-alive", b"close")
 
 
-def _names_in(connection: bytes) -> set[bytes] | frozenset[bytes]:
+def _names_in(connection: bytes) -> frozenset[bytes]:
     """The headers that a Connection header declares to be for this hop."""
     if connection in _NAMES_NONE:
-        return frozenset()
-    return {token.strip().lower() for token in connection.split(b",")}
+        return _NONE
+    return frozenset([token.strip().lower() for token in connection.split(b",")])
 
 
 def header_lines(headers: Iterable[Header]) -> bytes:

@@ -17,7 +17,7 @@ from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_connection import UpstreamConnection
-from gateway.relay.upstream_request import write_request
+from gateway.relay.upstream_request import WireRequest, write_request
 
 # Shorter than uvicorn's keep-alive of 5 s, the shortest that the engines use.
 IDLE_LIMIT_S = 3.0
@@ -77,7 +77,10 @@ class UpstreamPool:
         headers: all but those that frame, see `write_request`, which also says what else may be raised.
         Raises UpstreamFailed (CONNECT, CONNECT_TIMEOUT) if nothing could be sent. Cancelled, it has sent nothing.
         """
-        request = write_request(method, target, headers, body)
+        return await self.send_written(write_request(method, target, headers, body))
+
+    async def send_written(self, request: WireRequest) -> UpstreamExchange:
+        """As `send`, of a request that is written already."""
         exchange = UpstreamExchange(self._backend, request, read_ahead_bytes=self._read_ahead_bytes)
         connection = self._take_idle() or await self._connect()
         self._busy[connection] = exchange

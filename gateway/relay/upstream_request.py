@@ -1,4 +1,7 @@
-"""A request as bytes for the wire, framed by us and by nobody else."""
+"""A request as bytes for the wire, framed by us and by nobody else.
+
+Head and body are put together last, so that the lines of a head which is sent often are made and checked once.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,19 +31,35 @@ def write_request(method: bytes, target: bytes, headers: Sequence[tuple[bytes, b
     headers: all others, names in lower case, `host` among them, none that frames. Raises InvalidRequest if any part would
     break out of its line (CR, LF, NUL; a blank in the request line), ValueError for a framing header: our own mistake.
     """
-    head = method + b" " + target + b" HTTP/1.1\r\n" + header_lines(headers)
-    if _FRAMING[0] in head or _FRAMING[1] in head:
-        raise ValueError("how a request is framed is not the caller's to say")
-    lines = len(headers) + 2
+    head = request_line(method, target) + checked_lines(headers)
     if body or method not in _BODILESS:
-        head += b"content-length: %d\r\n" % len(body)
-        lines += 1
-    head += b"\r\n"
-    # Whatever the parts were: each line ends once, so nothing in them can have begun another.
-    if len(head) - len(head.translate(None, b"\r\n\0")) != 2 * lines:
-        raise InvalidRequest("a request header holds a line break or a NUL byte")
+        return with_body(head, body)
+    return WireRequest((head + b"\r\n",), method == b"HEAD")
+
+
+def request_line(method: bytes, target: bytes) -> bytes:
+    """The first line of a request. Raises InvalidRequest for what would not be one line of three words."""
     if not (method and target) or len(target.translate(None, _BLANKS)) != len(target) or not method.isalpha():
         raise InvalidRequest("the request's path holds a blank or a control character")
-    if len(body) < JOIN_BELOW_BYTES:
-        return WireRequest((head + body,), method == b"HEAD")
-    return WireRequest((head, body), method == b"HEAD")
+    return method + b" " + target + b" HTTP/1.1\r\n"
+
+
+def checked_lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Headers as they stand in a head. Raises InvalidRequest if one would break out of its line, ValueError for one that
+    frames."""
+    if not headers:
+        return b""
+    lines = header_lines(headers)
+    # Whatever the parts were: each line ends once, so nothing in them can have begun another.
+    if len(lines) - len(lines.translate(None, b"\r\n\0")) != 2 * len(headers):
+        raise InvalidRequest("a request header holds a line break or a NUL byte")
+    for name in _FRAMING:
+        if name in lines or lines.startswith(name[2:]):
+            raise ValueError("how a request is framed is not the caller's to say")
+    return lines
+
+
+def with_body(head: bytes, body: bytes) -> WireRequest:
+    """A request that has a body, if an empty one. head: its line and its headers, each checked, but for the length."""
+    head += b"content-length: %d\r\n\r\n" % len(body)
+    return WireRequest((head + body,) if len(body) < JOIN_BELOW_BYTES else (head, body), is_head=False)

@@ -18,6 +18,7 @@ from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Receive, Send
 from gateway.web.control_errors import add_errors
 from gateway.web.inference import Inference
+from gateway.web.inference_head import InferenceHead
 from gateway.web.lifecycle import Lifecycle
 from gateway.web.operations import add_health
 from gateway.web.pass_through import OPEN_PATHS, pass_through
@@ -55,7 +56,7 @@ class Front:
             dialect = DIALECTS.get(path) if method == "POST" else None
             if dialect is not None:
                 client = AsgiDownstream(receive, send)
-                await self._inference.serve(dialect, scope["headers"], scope["query_string"], client)
+                await self._inference.serve(InferenceHead(dialect, scope["headers"], scope["query_string"]), client)
                 return
             if path == _MODELS and not await self._lets_in(scope, receive, send):
                 return

@@ -29,6 +29,7 @@ from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.flow import Flow
 from gateway.web.inference import Inference
+from gateway.web.inference_head import InferenceHead
 from gateway.web.request_head import fault_of, framing_of
 from gateway.web.wire_client import WireClient, status_line
 
@@ -286,7 +287,8 @@ class HttpProtocol(HttpToolsProtocol):
             on_answered=self.on_response_complete,
         )
         dialect, query = found
-        task = self.loop.create_task(inference.serve_wire(dialect, self.headers, query, client, self.tasks))
+        head = InferenceHead(dialect, self.headers, query)
+        task = self.loop.create_task(inference.serve_wire(head, client, self.tasks))
         self.tasks.add(task)
         return True
 

@@ -7,7 +7,7 @@ from typing import Final
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import Client
-from gateway.web.error_answers import Headers
+from gateway.web.inference_head import InferenceHead
 from gateway.web.rooms import Rooms
 from gateway.web.serve_request import serve_client
 from gateway.web.turnstile import Turnstile
@@ -30,18 +30,16 @@ class Inference:
         dialect = _BY_TARGET.get(path)
         return None if dialect is None else (dialect, query)
 
-    async def serve(self, dialect: Dialect, headers: Headers, query: bytes, client: Client) -> None:
+    async def serve(self, head: InferenceHead, client: Client) -> None:
         """Serve one call to its end."""
         await self._turnstile.enter()
-        await serve_client(self._rooms, dialect, headers, query, client)
+        await serve_client(self._rooms, head, client)
 
-    async def serve_wire(
-        self, dialect: Dialect, headers: Headers, query: bytes, client: WireClient, tasks: set[asyncio.Task[None]]
-    ) -> None:
+    async def serve_wire(self, head: InferenceHead, client: WireClient, tasks: set[asyncio.Task[None]]) -> None:
         """As `serve`, in a task of its own that is among `tasks`."""
         task = asyncio.current_task()
         try:
-            await self.serve(dialect, headers, query, client)
+            await self.serve(head, client)
         finally:
             client.close()
             if task is not None:

@@ -22,20 +22,19 @@ from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import AsgiDownstream, Client, Receive, Send
 from gateway.relay.stream import Answer
 from gateway.relay.upstream import UpstreamExchange
-from gateway.web.asked import EXPECT, asked_of
+from gateway.web.asked import EXPECT
 from gateway.web.callers import asked_priority
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
+from gateway.web.inference_head import InferenceHead
 from gateway.web.journal import GONE_IN, Journal, Phase
 from gateway.web.lane_choice import lane_of
 from gateway.web.own_headers import own_headers, truncation
-from gateway.web.patience import usable_patience
 from gateway.web.reports import can_be_told, learn_from
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
-from gateway.web.trace_context import trace_context
 from gateway.web.upload import read_upload
 from gateway.web.waiting_words import WaitingWords
 from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
@@ -45,14 +44,15 @@ log = logging.getLogger("kvgate.web")
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
-    await serve_client(rooms, dialect, scope["headers"], scope.get("query_string", b""), AsgiDownstream(receive, send))
+    head = InferenceHead(dialect, scope["headers"], scope.get("query_string", b""))
+    await serve_client(rooms, head, AsgiDownstream(receive, send))
 
 
-async def serve_client(rooms: Rooms, dialect: Dialect, headers: Headers, query: bytes, client: Client) -> None:
-    """Serve one call of an inference route. headers: names in lower case. query: as it came, without the question mark."""
-    journal = Journal(dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
+async def serve_client(rooms: Rooms, head: InferenceHead, client: Client) -> None:
+    """Serve one call of an inference route."""
+    journal = Journal(head.dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
     rooms.open_requests.add(journal)
-    line = Line(rooms, dialect, headers, query, client, journal)
+    line = Line(rooms, head, client, journal)
     outcome = Outcome.GATEWAY_ERROR
     try:
         try:
@@ -79,18 +79,15 @@ async def serve_client(rooms: Rooms, dialect: Dialect, headers: Headers, query: 
 class Line:
     """One request on its way, its steps in the order in which they happen."""
 
-    def __init__(
-        self, rooms: Rooms, dialect: Dialect, headers: Headers, query: bytes, client: Client, journal: Journal
-    ) -> None:
+    def __init__(self, rooms: Rooms, head: InferenceHead, client: Client, journal: Journal) -> None:
         self._rooms = rooms
-        self._dialect = dialect
+        self._head = head
+        self._dialect = head.dialect
         self._client = client
         self._journal = journal
-        self._headers = headers
-        self._query = query
-        self._asked = asked_of(headers)
-        journal.trace = trace_context(self._asked)
-        self._patience_s = usable_patience(self._asked)
+        self._asked = head.asked
+        journal.trace = head.trace
+        self._patience_s = head.patience_s
         self._first_arrived = journal.timeline.arrived
         self._body = b""  # as it came, for as long as the request may still be refused for the time being
         self._onward_body = b""  # as it goes on, until it is sent: answers take long, and bodies are large
@@ -125,7 +122,7 @@ class Line:
 
     async def _travel(self) -> Outcome:
         rooms, journal = self._rooms, self._journal
-        terms = journal.terms = rooms.callers.identify(self._headers)
+        terms = journal.terms = rooms.callers.identify(self._head.credentials)
         if EXPECT in self._asked:
             refuse_unread(rooms)
         self._body = self._onward_body = await self._read_body()
@@ -156,7 +153,7 @@ class Line:
         choices = self._rooms.choices
         return await read_upload(
             self._client,
-            self._headers,
+            self._head.headers,
             self.space,
             limit_bytes=choices.max_body_bytes,
             timeout_s=choices.upload_timeout_s,
@@ -196,7 +193,7 @@ class Line:
         """Who was refused and comes back as it was told stands where its first try would stand."""
         rooms = self._rooms
         if says_it_returns(self._asked):
-            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._headers)
+            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._head.credentials)
             first_arrived = rooms.returning.arrived(mark, now=rooms.clock.now())
             self._first_arrived = first_arrived if first_arrived is not None else self._first_arrived
 
@@ -262,9 +259,7 @@ class Line:
         upstream = rooms.upstreams[grant.backend]
         journal.timeline.sent = rooms.clock.now()
         try:
-            exchange = await upstream.send(
-                b"POST", dialect.path.encode(), self._query, self._headers, body, key_was_ours=rooms.callers.are_known
-            )
+            exchange = await upstream.send_call(self._head, body, key_was_ours=rooms.callers.are_known)
         except UpstreamFailed as failure:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)
@@ -377,7 +372,7 @@ class Line:
         """A refusal that says when to come back is remembered, for the caller that does."""
         rooms, told_wait_s = self._rooms, answer.told_wait_s
         if told_wait_s is not None:
-            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._headers)
+            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._head.credentials)
             now = rooms.clock.now()
             rooms.returning.refused(mark, arrived=self._first_arrived, told_wait_s=told_wait_s, now=now)
 

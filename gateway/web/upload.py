@@ -47,11 +47,11 @@ class BodySpace:
 async def read_upload(client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float) -> bytes:
     """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late;
     Rejected if there is no room for it. Whoever opened `space` closes it."""
+    if client.has_whole_body:
+        return await client.read_body(limit_bytes, space.take)
     length = header_value(headers, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise too_large(limit_bytes)
-    if client.has_whole_body:
-        return await client.read_body(limit_bytes, space.take)
     try:
         async with asyncio.timeout(timeout_s):
             return await client.read_body(limit_bytes, space.take)

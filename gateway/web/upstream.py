@@ -1,14 +1,21 @@
 """One backend as the data plane reaches it: its connections, its name in `Host`, its base path and its key."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
-from gateway.relay.headers import CREDENTIALS, Header, onward_headers
+from gateway.relay.headers import CREDENTIALS, UNENCODED, Header, onward_headers
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_pool import UpstreamPool
+from gateway.relay.upstream_request import checked_lines, request_line, with_body
+from gateway.web.inference_head import InferenceHead
+
+# The targets in use are few; those that callers make up by their queries take 32 KiB at most.
+_MOST_OPENINGS: Final = 64
+_TARGET_BYTES: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Upstream:
     """host: what goes into `Host`. base_path: what stands before every path, b"" or b"/prefix". bearer: the backend's key.
 
@@ -20,6 +27,13 @@ class Upstream:
     base_path: bytes
     bearer: str | None
     pinned: tuple[Header, ...] = ()
+    _openings: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
+    _ours: frozenset[bytes] = field(init=False, repr=False)
+    _ours_and_keys: frozenset[bytes] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._ours = frozenset(name.lower() for name, _ in self.pinned)
+        self._ours_and_keys = self._ours | CREDENTIALS
 
     async def send(
         self,
@@ -45,3 +59,21 @@ class Upstream:
             onward = [*(header for header in onward if header[0].lower() not in names), *self.pinned]
         target = self.base_path + path + (b"?" + query if query else b"")
         return await self.pool.send(method, target, onward, body)
+
+    async def send_call(self, head: InferenceHead, body: bytes, *, key_was_ours: bool = False) -> UpstreamExchange:
+        """As `send`, of a call of an inference route: of what was worked out for its head before, nothing is again."""
+        lines = self._opening(head.target) + head.onward_lines(self._ours_and_keys if key_was_ours else self._ours)
+        if self.bearer is not None and (key_was_ours or not head.credentials):
+            lines += checked_lines([(b"authorization", b"Bearer " + self.bearer.encode())])
+        if self.pinned:
+            lines += checked_lines(self.pinned)
+        return await self.pool.send_written(with_body(lines, body))
+
+    def _opening(self, target: bytes) -> bytes:
+        """What a request for a target begins with, whosever it is."""
+        opening = self._openings.get(target)
+        if opening is None:
+            opening = request_line(b"POST", self.base_path + target) + checked_lines([(b"host", self.host), UNENCODED])
+            if len(self._openings) < _MOST_OPENINGS and len(target) <= _TARGET_BYTES:
+                self._openings[target] = opening
+        return opening

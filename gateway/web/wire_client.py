@@ -132,12 +132,12 @@ class WireClient:
                 await asyncio.sleep(0)  # the callback has cancelled the reader, which takes effect here
             if self._fault is not None:
                 raise self._fault
+            size += self.unread_bytes
+            if size > limit_bytes:
+                raise too_large(limit_bytes)
             for part in self._unread:
-                size += len(part)
-                if size > limit_bytes:
-                    raise too_large(limit_bytes)
                 take(len(part))
-                parts.append(part)
+            parts += self._unread
             self._unread = []
             self.unread_bytes = 0
             if not self.more_body:

@@ -13,6 +13,7 @@ from gateway.metrics import Metrics
 from gateway.web.door import Door, DoorLimits
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.inference import Inference
+from gateway.web.inference_head import InferenceHead
 
 LIMITS = DoorLimits(header_bytes=4096, headers=16, url_bytes=256, header_s=9.0, idle_s=9.0, pipelined=2)
 CHAT = "/v1/chat/completions"
@@ -31,8 +32,8 @@ class Straight(Inference):
     def __init__(self) -> None:
         self.served: list[tuple[str, bytes]] = []
 
-    async def serve_wire(self, dialect: Any, headers: Any, query: bytes, client: Any, tasks: Any) -> None:
-        self.served.append((dialect.path, query))
+    async def serve_wire(self, head: InferenceHead, client: Any, tasks: Any) -> None:
+        self.served.append((head.dialect.path, head.query))
 
 
 class Transport(asyncio.Transport):
