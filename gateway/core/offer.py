@@ -84,25 +84,15 @@ def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:
 
 
 @dataclass(slots=True)
-class Offer:
-    """blocks, seats: what is held. demand: tokens behind it. cap_to_write: output tokens per sequence, None: none.
+class Offer(Need):
+    """What the request needs there. weighing: None where its prompts are not known, so that nothing less can be expected.
 
-    weighing: what made blocks of the demand; None where the prompts are not known, so that nothing less can be expected.
+    cap_to_write: output tokens per sequence, None: none. demand: the tokens behind it, where it is not `seats` sequences that
+    are alike; else None.
     """
 
-    blocks: int
-    seats: int
-    demand: Demand
     cap_to_write: int | None = None
-    weighing: Weighing | None = field(default=None, compare=False)
-
-    @property
-    def need(self) -> Need:
-        prompt_tokens = output_tokens = 0
-        for group in self.demand.groups:
-            prompt_tokens = max(prompt_tokens, group.prompt_tokens)
-            output_tokens = max(output_tokens, group.output_tokens)
-        return Need(self.blocks, self.seats, prompt_tokens, output_tokens, self.weighing)
+    demand: Demand | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +128,18 @@ def make_offer(
 
     The count has one entry per prompt of the request.
     """
-    cap = effective_cap(request, rules)
     context = weighing.max_context
+    samples = request.best_of if rules.has_best_of and request.best_of > request.n else request.n
+    cap = request.cap_tokens
+    if len(count.tokens) == 1 and cap:
+        # The commonest: one prompt with a cap. Where both are within the context, only the budget is left to be asked.
+        prompt_tokens = count.tokens[0]
+        if prompt_tokens is not None and (context is None or prompt_tokens + cap <= context):
+            blocks = samples * weighing.sequence_blocks(prompt_tokens + cap)
+            if blocks <= budget.blocks:
+                return Offer(blocks, samples, prompt_tokens, cap, weighing)
+
+    cap = effective_cap(request, rules)
     if cap is None and default_output.require:
         text = f"this gateway requires an output cap: set {request.cap_param}"
         return Unfit(RejectReason.INVALID_REQUEST, text, request.cap_param, {}, limit=0)
@@ -152,7 +152,6 @@ def make_offer(
             limit=context,
         )
 
-    samples = max(request.n, request.best_of) if rules.has_best_of else request.n
     longest = count.largest
     if longest is None:
         written = default_output.tokens if cap is None else None
@@ -182,19 +181,27 @@ class _Sequences:
     def number(self) -> int:
         return self.samples * len(self.count.tokens)
 
-    def demand(self, cap: int) -> Demand:
+    def demand(self, cap: int) -> Demand | None:
+        """None where all sequences are alike."""
+        if len(self.count.tokens) == 1:
+            return None
         return Demand(tuple([SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens]))
 
-    def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
+    def blocks(self, cap: int) -> int:
         demand = self.demand(cap)
-        return Offer(self.weighing.blocks(demand), self.number, demand, cap_to_write, self.weighing)
+        if demand is None:
+            return self.samples * self.weighing.sequence_blocks(self.longest + cap)
+        return self.weighing.blocks(demand)
+
+    def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
+        return Offer(self.blocks(cap), self.number, self.longest, cap, self.weighing, cap_to_write, self.demand(cap))
 
     def largest_cap(self, blocks: int) -> int:
         """The largest cap with which all fit `blocks` together, and each the context; 0 if none does."""
         context = self.weighing.max_context
         # No engine runs an empty prompt, and none takes a cap as large as its context: one token is the prompt's.
         most = (context if context is not None else blocks * self.weighing.block_tokens + 1) - max(self.longest, 1)
-        return bisect_right(range(1, most + 1), blocks, key=lambda cap: self.weighing.blocks(self.demand(cap)))
+        return bisect_right(range(1, most + 1), blocks, key=self.blocks)
 
 
 def effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
@@ -214,7 +221,7 @@ def _capped(sequences: _Sequences, cap: int, budget: Budget) -> Offer | CountFir
     passes_context = context is not None and sequences.longest + cap > context
     # A bound below the context is as good as any count for a forecast: the prompt is at most that.
     is_shorter = kind is CountKind.BOUND_ONLY and context is not None and sequences.longest < context
-    if offer.blocks <= budget.blocks and (kind is CountKind.EXACT or is_shorter or not passes_context):
+    if offer.worst_blocks <= budget.blocks and (kind is CountKind.EXACT or is_shorter or not passes_context):
         return offer
     match kind:
         case CountKind.BOUND:
@@ -239,7 +246,7 @@ def _uncapped(
     elif context is not None:
         # One whole context, whatever the prompt: this needs no count, and the cap stays the engine's.
         offer = sequences.offer(context)
-        if offer.blocks <= budget.blocks:
+        if offer.worst_blocks <= budget.blocks:
             return offer
 
     room = sequences.largest_cap(budget.blocks - budget.reserve_blocks)
@@ -263,7 +270,7 @@ def _whole(sequences: int, weighing: Weighing, budget: Budget, *, cap_to_write: 
     context = weighing.max_context
     blocks = budget.blocks if context is None else min(sequences * weighing.sequence_blocks(context), budget.blocks)
     tokens = context if context is not None else weighing.block_tokens * budget.blocks
-    return Offer(blocks, sequences, Demand((SequenceDemand(0, tokens, sequences),)), cap_to_write)
+    return Offer(blocks, sequences, output_tokens=tokens, cap_to_write=cap_to_write)
 
 
 def _too_long(sequences: _Sequences, cap: int | None, context: int) -> Unfit:
@@ -286,7 +293,7 @@ def _too_long(sequences: _Sequences, cap: int | None, context: int) -> Unfit:
 def _too_large(sequences: _Sequences, cap: int, budget: Budget) -> Unfit:
     """reduce_by_tokens: what the cap must lose or, where no cap fits, the prompt; not there where neither is the cure."""
     prompt, number = sequences.longest, sequences.number
-    need_blocks = sequences.offer(cap).blocks
+    need_blocks = sequences.blocks(cap)
     largest_cap = sequences.largest_cap(budget.blocks)
     facts = {
         "need_blocks": need_blocks,

@@ -28,22 +28,22 @@ def make_prompt_offer(
     seats = len(needs) if budget.seats is None else min(len(needs), budget.seats)
     # Those that run at once are at worst the largest.
     blocks = sum(needs[:seats])
-    demand = Demand(tuple(SequenceDemand(each, 1) for each in tokens))
     all_known = None not in count.tokens
     is_exact = count.kind is CountKind.EXACT and all_known
     longest = tokens[0]
+    demand = Demand(tuple([SequenceDemand(each, 1) for each in tokens])) if len(tokens) > 1 else None
     if is_exact and context is not None and longest > context:
         return _too_long(request, longest, context)
     fits = blocks <= budget.blocks
     passes_context = context is not None and longest > context
     if fits and (is_exact or not passes_context):
-        return Offer(blocks, seats, demand)
+        return Offer(blocks, seats, longest, 1, demand=demand)
     if count.kind is CountKind.BOUND and all_known:
         return CountFirst()
     if is_exact and (needs[0] > budget.blocks or not rules.queues_prompts):
         return _too_large(request, needs, blocks, longest, budget)
     # The engine decides, or begins what fits; nothing runs beside it.
-    return Offer(min(blocks, budget.blocks), seats, demand)
+    return Offer(min(blocks, budget.blocks), seats, longest, 1, demand=demand)
 
 
 def _prompt_blocks(tokens: int, weighing: Weighing) -> int:

@@ -103,7 +103,7 @@ class TicketMaker:
         )
 
     def _needs(self, offer: Offer) -> Mapping[BackendName, Need]:
-        return dict.fromkeys(self._backends, offer.need)
+        return dict.fromkeys(self._backends, offer)
 
     def _sequences(self, request: Request, cap: int | None, *, now: float) -> tuple[Sequence, ...]:
         """What the engine runs: as long as the answer would become, or until a cap or the context ends it. A prompt that was

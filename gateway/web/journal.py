@@ -127,7 +127,7 @@ class Journal:
         if self.grant is not None:
             return self.grant.granted.worst_blocks
         if self.weighed is not None and self.weighed.offers:
-            return min(offer.blocks for offer in self.weighed.offers.values())
+            return min(offer.worst_blocks for offer in self.weighed.offers.values())
         return None
 
     def queue_ms(self, now: float) -> int:

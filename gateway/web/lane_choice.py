@@ -32,9 +32,14 @@ def size_of(pool: Pool, request: InferenceRequest, weighed: Weighed) -> RequestS
     if largest is None or capacity is None:
         return RequestSize(weighed.count.total + sent_tokens, 1, None, None)
     tokens = blocks = 0
-    weighing = capacity.weighing
-    for group in offers[largest].demand.groups:
-        sequence_tokens = group.prompt_tokens + sent_tokens
-        tokens += group.samples * sequence_tokens
-        blocks += group.samples * weighing.sequence_blocks(sequence_tokens)
+    offer, weighing = offers[largest], capacity.weighing
+    demand = offer.demand
+    alike = (
+        [(offer.prompt_tokens, offer.seats)]
+        if demand is None
+        else [(each.prompt_tokens, each.samples) for each in demand.groups]
+    )
+    for prompt_tokens, sequences in alike:
+        tokens += sequences * (prompt_tokens + sent_tokens)
+        blocks += sequences * weighing.sequence_blocks(prompt_tokens + sent_tokens)
     return RequestSize(tokens, blocks, capacity.budget.blocks, capacity.context_blocks)

@@ -37,7 +37,7 @@ from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
 from gateway.web.upload import read_upload
 from gateway.web.waiting_words import WaitingWords
-from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew
+from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew, weigh_at_once
 
 log = logging.getLogger("kvgate.web")
 
@@ -133,8 +133,8 @@ class Line:
             self._onward_body = await rooms.big_bodies.read(self._dialect.limit_priority, self._body, terms.priority)
 
         journal.enter(Phase.QUEUED)
-        pool = journal.pool = await find_pool(rooms, request.model)
-        journal.weighed = await weigh(rooms, pool, request)
+        pool = journal.pool = rooms.roster.pool_for(request.model) or await find_pool(rooms, request.model)
+        journal.weighed = weigh_at_once(rooms, pool, request) or await weigh(rooms, pool, request)
         await self._find_first_try()
         try:
             grant = await self._admit(request, journal.weighed)
@@ -169,7 +169,7 @@ class Line:
         ticket = Ticket(
             id=journal.ticket_id,
             pool=weighed.pool.name,
-            needs=weighed.needs,
+            needs=weighed.offers,
             arrived=self._first_arrived,
             deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
             terms=terms,
@@ -230,7 +230,7 @@ class Line:
         counted = reweigh(weighed, request, count, self._rooms.choices)
         if self._rooms.controller.is_waiting(self._journal.ticket_id):
             self._journal.weighed = counted
-        return counted.needs
+        return counted.offers
 
     def _weigh_anew(self, changed: BackendName) -> Mapping[BackendName, Need] | None:
         """The engine of a backend has become another while the request is in line."""
@@ -241,7 +241,7 @@ class Line:
         if not is_its_own or not self._rooms.controller.is_waiting(self._journal.ticket_id):
             return None
         weighed = self._journal.weighed = weigh_anew(self._rooms, weighed, request)
-        return weighed.needs
+        return weighed.offers
 
     async def _send(self, request: InferenceRequest, grant: Grant) -> tuple[UpstreamExchange, bool]:
         """The exchange that begins, and whether its usage was asked for by us alone. Raises UpstreamFailed."""

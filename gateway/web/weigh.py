@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from gateway.backends.capacity import Capacity
 from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
-from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
 from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
 from gateway.core.outcomes import RejectReason
 from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import InferenceRequest
-from gateway.core.ticket import Need
 from gateway.tokens.bound import is_exact, prompt_bound, prompt_least
 from gateway.tokens.media import NO_COSTS, MediaCosts
 from gateway.web.choices import Choices
@@ -38,13 +36,19 @@ class Weighed:
     cap_tokens: int | None
     would_refuse: RejectReason | None = None
 
-    @property
-    def needs(self) -> dict[BackendName, Need]:
-        return needs_of(self.offers)
 
-
-def needs_of(offers: Mapping[BackendName, Offer]) -> dict[BackendName, Need]:
-    return {name: offer.need for name, offer in offers.items()}
+def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed | None:
+    """What `weigh` says wherever the bound decides, which takes no waiting; None where it does not."""
+    choices = rooms.choices
+    count = bound_of(request, _media_of(rooms, pool))
+    offers: dict[BackendName, Offer] = {}
+    for view in pool.planned:
+        assert view.capacity is not None
+        offer = _offer_of(view.capacity, request, count, choices)
+        if not isinstance(offer, Offer):
+            return None
+        offers[view.name] = offer
+    return Weighed(pool, count, offers, _cap_of(pool, request, choices)) if offers else None
 
 
 async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
@@ -62,9 +66,8 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             reason=RejectReason.NO_BACKEND,
             retry_after_s=None,
         )
-    cap_tokens = effective_cap(request, pool.backends[0].rules) or rooms.choices.default_output.tokens
-    media = [rooms.media.get(view.name, NO_COSTS) for view in pool.backends] if rooms.media else ()
-    count = bound_of(request, media)
+    cap_tokens = _cap_of(pool, request, rooms.choices)
+    count = bound_of(request, _media_of(rooms, pool))
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
@@ -123,8 +126,20 @@ def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> Pro
 
     media: what the backends that may run it make of images and the like; the dearest counts.
     """
-    bounds = tuple([prompt_bound(prompt, media) for prompt in request.prompts])
-    return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
+    prompts = request.prompts
+    if len(prompts) == 1:
+        tokens: tuple[int | None, ...] = (prompt_bound(prompts[0], media),)
+    else:
+        tokens = tuple([prompt_bound(prompt, media) for prompt in prompts])
+    return PromptCount(tokens, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
+
+
+def _media_of(rooms: Rooms, pool: Pool) -> Sequence[MediaCosts]:
+    return [rooms.media.get(view.name, NO_COSTS) for view in pool.backends] if rooms.media else ()
+
+
+def _cap_of(pool: Pool, request: InferenceRequest, choices: Choices) -> int | None:
+    return request.cap_tokens or effective_cap(request, pool.backends[0].rules) or choices.default_output.tokens
 
 
 async def _count_exactly(counter: Counting, asked: list[BackendView], request: InferenceRequest) -> PromptCount | None:
@@ -207,4 +222,4 @@ def _blind_offer(view: BackendView, nearest: Unfit | None, request: InferenceReq
     """What no budget holds: in observe mode the engine gets it all the same, charged with what it asks for."""
     blocks = nearest.facts.get("need_blocks", 1) if nearest else 1
     sequences = request.n * max(len(request.prompts), 1)
-    return Offer(max(blocks, 1), sequences, Demand((SequenceDemand(0, request.cap_tokens or 0, sequences),)))
+    return Offer(max(blocks, 1), sequences, output_tokens=request.cap_tokens or 0)

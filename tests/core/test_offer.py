@@ -97,7 +97,7 @@ def unfit_of(found: Offer | CountFirst | Unfit, reason: RejectReason) -> Unfit:
 @pytest.mark.parametrize(("prompt", "cap", "blocks"), [(1, 16, 1), (1, 17, 2), (100, 157, 16), (100, 158, 17), (1, 1, 1)])
 def test_the_last_token_of_an_answer_takes_no_room(prompt: int, cap: int, blocks: int) -> None:
     offer = offer_of(answer(asked(cap), exact(prompt)))
-    assert (offer.blocks, offer.seats, offer.cap_to_write) == (blocks, 1, None)
+    assert (offer.worst_blocks, offer.seats, offer.cap_to_write) == (blocks, 1, None)
 
 
 @pytest.mark.parametrize(("n", "best_of", "has_best_of", "sequences"), [(4, 1, True, 4), (2, 5, True, 5), (2, 5, False, 2)])
@@ -106,24 +106,24 @@ def test_each_sample_is_a_sequence_and_best_of_counts_where_the_engine_has_it(
 ) -> None:
     rules = EngineRules(has_best_of=has_best_of)
     offer = offer_of(answer(asked(24, n=n, best_of=best_of), exact(8), rules=rules))
-    assert (offer.blocks, offer.seats) == (2 * sequences, sequences)
+    assert (offer.worst_blocks, offer.seats) == (2 * sequences, sequences)
 
 
 def test_each_prompt_of_a_list_is_rounded_up_for_itself() -> None:
     offer = offer_of(answer(asked(1, prompts=3, n=2, chat=False), exact(16, 17, 1)))
-    assert offer.blocks == 2 * (1 + 2 + 1)
+    assert offer.worst_blocks == 2 * (1 + 2 + 1)
     assert offer.seats == 6
 
 
 def test_spare_blocks_are_held_for_each_sequence() -> None:
     offer = offer_of(answer(asked(16, n=3), exact(1), weighing=replace(PLAIN, spare_blocks=2)))
-    assert offer.blocks == 3 * (1 + 2)
+    assert offer.worst_blocks == 3 * (1 + 2)
 
 
 def test_where_the_formula_does_not_hold_each_sequence_is_a_whole_context() -> None:
     weighing = replace(PLAIN, whole_context_blocks=77)
     offer = offer_of(answer(asked(1, n=2), exact(1), weighing=weighing))
-    assert offer.blocks == 2 * 77
+    assert offer.worst_blocks == 2 * 77
 
 
 def test_a_cap_beyond_the_context_is_refused_only_where_the_engine_would() -> None:
@@ -131,7 +131,7 @@ def test_a_cap_beyond_the_context_is_refused_only_where_the_engine_would() -> No
     assert unfit.facts == {"max_tokens": 1025, "context_tokens": 1024, "reduce_by_tokens": 1, "largest_cap": 1023}
     assert "1025" in unfit.message
     assert "1024" in unfit.message
-    assert offer_of(answer(asked(1025), exact(10), rules=LLAMA)).blocks == 64
+    assert offer_of(answer(asked(1025), exact(10), rules=LLAMA)).worst_blocks == 64
 
 
 def test_a_cap_beyond_the_context_needs_no_count_to_be_refused() -> None:
@@ -140,14 +140,14 @@ def test_a_cap_beyond_the_context_needs_no_count_to_be_refused() -> None:
 
 def test_prompt_and_cap_that_pass_the_context_together_are_held_as_one_context() -> None:
     offer = offer_of(answer(asked(1000), exact(500)))
-    assert (offer.blocks, offer.cap_to_write) == (64, None)
+    assert (offer.worst_blocks, offer.cap_to_write) == (64, None)
 
 
 def test_prompt_and_cap_that_pass_the_context_together_are_refused_where_the_operator_says_so() -> None:
     unfit = unfit_of(answer(asked(1000), exact(500), overlong=Overlong.REFUSE), RejectReason.CONTEXT_LENGTH)
     assert unfit.facts["largest_cap"] == 524
     assert unfit.facts["reduce_by_tokens"] == 476
-    assert offer_of(answer(asked(524), exact(500), overlong=Overlong.REFUSE)).blocks == 64
+    assert offer_of(answer(asked(524), exact(500), overlong=Overlong.REFUSE)).worst_blocks == 64
 
 
 @pytest.mark.parametrize("cap", [5, CapState.ABSENT, CapState.NULL])
@@ -172,7 +172,7 @@ def test_what_is_larger_than_the_whole_budget_is_refused_with_the_largest_cap_th
     assert unfit.facts["need_blocks"] == 63
     assert unfit.facts["budget_blocks"] == unfit.limit == 40
     assert unfit.facts["reduce_by_tokens"] == 900 - largest_cap
-    assert offer_of(answer(asked(largest_cap), exact(100), budget=TIGHT)).blocks == 40
+    assert offer_of(answer(asked(largest_cap), exact(100), budget=TIGHT)).worst_blocks == 40
     unfit_of(answer(asked(largest_cap + 1), exact(100), budget=TIGHT), RejectReason.KV_BUDGET)
 
 
@@ -180,7 +180,7 @@ def test_the_largest_cap_is_exact_for_prompts_of_different_lengths() -> None:
     """Taking all of them to be as long as the longest, it was told too small."""
     request = asked(700, prompts=2, chat=False)
     largest_cap = unfit_of(answer(request, exact(600, 10), budget=SMALL), RejectReason.KV_BUDGET).facts["largest_cap"]
-    assert offer_of(answer(asked(largest_cap, prompts=2, chat=False), exact(600, 10), budget=SMALL)).blocks <= 64
+    assert offer_of(answer(asked(largest_cap, prompts=2, chat=False), exact(600, 10), budget=SMALL)).worst_blocks <= 64
     unfit_of(answer(asked(largest_cap + 1, prompts=2, chat=False), exact(600, 10), budget=SMALL), RejectReason.KV_BUDGET)
 
 
@@ -188,7 +188,7 @@ def test_a_prompt_that_no_cap_makes_fit_is_told_how_much_it_must_lose() -> None:
     unfit = unfit_of(answer(asked(5), exact(700), budget=TIGHT), RejectReason.KV_BUDGET)
     assert (unfit.facts["largest_cap"], unfit.param) == (0, "messages")
     shorter = 700 - unfit.facts["reduce_by_tokens"]
-    assert offer_of(answer(asked(1), exact(shorter), budget=TIGHT)).blocks == 40
+    assert offer_of(answer(asked(1), exact(shorter), budget=TIGHT)).worst_blocks == 40
     unfit_of(answer(asked(1), exact(shorter + 1), budget=TIGHT), RejectReason.KV_BUDGET)
 
 
@@ -199,14 +199,14 @@ def test_more_sequences_than_blocks_are_told_to_be_fewer() -> None:
 
 
 def test_what_fits_only_with_the_reserve_is_offered_all_the_same() -> None:
-    assert offer_of(answer(asked(620), exact(20), budget=TIGHT)).blocks == 40
+    assert offer_of(answer(asked(620), exact(20), budget=TIGHT)).worst_blocks == 40
 
 
 # A bound
 
 
 def test_a_bound_that_fits_decides_without_a_count() -> None:
-    assert offer_of(answer(asked(100), bound(300))).blocks == 25
+    assert offer_of(answer(asked(100), bound(300))).worst_blocks == 25
 
 
 @pytest.mark.parametrize("prompt", [925, 1024, 100_000])
@@ -222,14 +222,14 @@ def test_a_bound_that_passes_the_budget_asks_for_a_count_and_refuses_nothing() -
 @pytest.mark.parametrize("prompt", [500, 100_000])
 def test_where_no_count_can_be_had_a_large_bound_is_a_whole_context_and_the_engine_decides(prompt: int) -> None:
     offer = offer_of(answer(asked(600), bound_only(prompt)))
-    assert (offer.blocks, offer.cap_to_write) == (64, None)
+    assert (offer.worst_blocks, offer.cap_to_write) == (64, None)
 
 
 def test_where_no_count_can_be_had_no_more_than_everything_is_held() -> None:
     offer = offer_of(answer(asked(600, n=3), bound_only(5000), budget=TIGHT))
-    assert (offer.blocks, offer.seats) == (40, 3)
+    assert (offer.worst_blocks, offer.seats) == (40, 3)
     offer = offer_of(answer(asked(5000), bound_only(5000), weighing=Weighing(16), budget=TIGHT))
-    assert offer.blocks == 40
+    assert offer.worst_blocks == 40
 
 
 # Media: not even a bound
@@ -237,17 +237,17 @@ def test_where_no_count_can_be_had_no_more_than_everything_is_held() -> None:
 
 def test_media_are_a_whole_context() -> None:
     offer = offer_of(answer(asked(10), bound(None)))
-    assert (offer.blocks, offer.seats, offer.cap_to_write) == (64, 1, None)
+    assert (offer.worst_blocks, offer.seats, offer.cap_to_write) == (64, 1, None)
 
 
 def test_one_prompt_without_a_bound_makes_every_sequence_a_whole_context() -> None:
     offer = offer_of(answer(asked(10, prompts=2, n=2, chat=False), bound(None, 5)))
-    assert offer.blocks == 4 * 64
+    assert offer.worst_blocks == 4 * 64
 
 
 def test_media_take_the_default_output_of_the_operator_as_every_request_does() -> None:
     offer = offer_of(answer(asked(), bound(None), default_output=DefaultOutput(tokens=77)))
-    assert (offer.blocks, offer.cap_to_write) == (64, 77)
+    assert (offer.worst_blocks, offer.cap_to_write) == (64, 77)
     assert offer_of(answer(asked(10), bound(None), default_output=DefaultOutput(tokens=77))).cap_to_write is None
 
 
@@ -257,33 +257,33 @@ def test_media_take_the_default_output_of_the_operator_as_every_request_does() -
 @pytest.mark.parametrize("count", [exact(10), bound(10), bound(100_000), bound_only(100_000)])
 def test_an_uncapped_request_is_one_whole_context_and_needs_no_count(count: PromptCount) -> None:
     offer = offer_of(answer(asked(), count, budget=SMALL))
-    assert (offer.blocks, offer.cap_to_write) == (64, None)
+    assert (offer.worst_blocks, offer.cap_to_write) == (64, None)
 
 
 def test_completions_without_a_cap_have_what_the_engine_makes_of_it_and_null_has_the_context() -> None:
-    assert offer_of(answer(asked(chat=False), exact(10))).blocks == ceil_div(10 + 16 - 1, 16)
-    assert offer_of(answer(asked(CapState.NULL, chat=False), exact(10))).blocks == 64
-    assert offer_of(answer(asked(chat=False), exact(10), rules=EngineRules())).blocks == 64
+    assert offer_of(answer(asked(chat=False), exact(10))).worst_blocks == ceil_div(10 + 16 - 1, 16)
+    assert offer_of(answer(asked(CapState.NULL, chat=False), exact(10))).worst_blocks == 64
+    assert offer_of(answer(asked(chat=False), exact(10), rules=EngineRules())).worst_blocks == 64
 
 
 def test_a_context_larger_than_the_budget_gets_a_cap_against_the_budget_less_the_reserve() -> None:
     offer = offer_of(answer(asked(), exact(100), budget=TIGHT))
     assert offer.cap_to_write == 36 * 16 + 1 - 100
-    assert offer.blocks == 36
+    assert offer.worst_blocks == 36
     assert answer(asked(), bound(100), budget=TIGHT) == CountFirst()
 
 
 def test_the_cap_is_written_for_all_sequences_of_a_request() -> None:
     offer = offer_of(answer(asked(n=3), exact(100), budget=Budget(150, 12)))
     assert offer.cap_to_write == 46 * 16 + 1 - 100
-    assert offer.blocks == 138
+    assert offer.worst_blocks == 138
 
 
 def test_where_little_is_left_beside_the_reserve_a_cap_may_use_the_reserve_as_well() -> None:
     """A prompt of nearly the whole budget got an answer of one token, on an engine with nothing else to do."""
     offer = offer_of(answer(asked(), exact(36 * 16), budget=TIGHT))
     assert offer.cap_to_write == 4 * 16 + 1
-    assert offer.blocks == 40
+    assert offer.worst_blocks == 40
 
 
 def test_an_uncapped_prompt_is_served_as_long_as_there_is_room_for_one_token() -> None:
@@ -294,9 +294,9 @@ def test_an_uncapped_prompt_is_served_as_long_as_there_is_room_for_one_token() -
 
 def test_where_no_count_can_be_had_a_usable_cap_is_written_and_everything_held() -> None:
     offer = offer_of(answer(asked(), bound_only(10_000), budget=TIGHT))
-    assert (offer.blocks, offer.cap_to_write) == (40, LEAST_WRITTEN_CAP)
+    assert (offer.worst_blocks, offer.cap_to_write) == (40, LEAST_WRITTEN_CAP)
     offer = offer_of(answer(asked(), bound_only(100), budget=TIGHT))
-    assert (offer.blocks, offer.cap_to_write) == (36, 36 * 16 + 1 - 100)
+    assert (offer.worst_blocks, offer.cap_to_write) == (36, 36 * 16 + 1 - 100)
 
 
 def test_a_cap_of_ours_never_passes_a_small_context() -> None:
@@ -317,7 +317,7 @@ def test_an_unknown_context_is_as_long_as_the_budget() -> None:
 
 def test_a_default_output_is_written_and_held_instead_of_a_context() -> None:
     offer = offer_of(answer(asked(), exact(100), default_output=DefaultOutput(tokens=57)))
-    assert (offer.blocks, offer.cap_to_write) == (10, 57)
+    assert (offer.worst_blocks, offer.cap_to_write) == (10, 57)
     assert offer_of(answer(asked(), bound(100), default_output=DefaultOutput(tokens=57))).cap_to_write == 57
 
 
@@ -338,8 +338,8 @@ def test_a_required_cap_is_asked_for_before_anything_is_counted() -> None:
     require = DefaultOutput(require=True)
     for count in (exact(1), bound(100_000), bound(None)):
         assert unfit_of(answer(asked(), count, default_output=require), RejectReason.INVALID_REQUEST).param == "max_tokens"
-    assert offer_of(answer(asked(5), exact(1), default_output=require)).blocks == 1
-    assert offer_of(answer(asked(chat=False), exact(1), default_output=require)).blocks == 1  # the engine's 16 is a cap
+    assert offer_of(answer(asked(5), exact(1), default_output=require)).worst_blocks == 1
+    assert offer_of(answer(asked(chat=False), exact(1), default_output=require)).worst_blocks == 1  # the engine's 16 is a cap
 
 
 # The fair share of slots that share one cache
@@ -348,7 +348,7 @@ def test_a_required_cap_is_asked_for_before_anything_is_counted() -> None:
 def test_an_uncapped_request_gets_its_fair_share_of_a_shared_cache() -> None:
     cells = Weighing(block_tokens=1, max_context=2000)
     offer = offer_of(answer(asked(), exact(100), rules=LLAMA, weighing=cells, budget=Budget(2000, 100)))
-    assert (offer.blocks, offer.cap_to_write) == (499, 400)
+    assert (offer.worst_blocks, offer.cap_to_write) == (499, 400)
 
 
 def test_a_prompt_beyond_its_fair_share_still_gets_a_usable_answer() -> None:
@@ -429,7 +429,7 @@ def test_what_is_offered_can_be_held_and_covers_what_may_run(
         assert found.facts["max_tokens"] > (weighing.max_context or 0), "a bound refused"
     if not isinstance(found, Offer):
         return
-    assert 1 <= found.blocks <= budget.blocks
+    assert 1 <= found.worst_blocks <= budget.blocks
     assert found.seats == n * len(prompts)
     if found.cap_to_write is not None:
         assert found.cap_to_write >= 1
@@ -443,7 +443,7 @@ def test_what_is_offered_can_be_held_and_covers_what_may_run(
             assert weighing.max_context is not None, "without a cap and without a context nothing bounds it"
             runs_to = weighing.max_context
         may_take = n * sum(weighing.sequence_blocks(prompt + runs_to) for prompt in prompts)
-        assert found.blocks >= may_take
+        assert found.worst_blocks >= may_take
 
 
 @given(
@@ -454,7 +454,7 @@ def test_what_is_offered_can_be_held_and_covers_what_may_run(
 )
 def test_a_larger_cap_never_holds_less(prompt: int, caps_: list[int], weighing: Weighing, budget: Budget) -> None:
     found = [answer(asked(cap), exact(prompt), weighing=weighing, budget=budget, rules=LLAMA) for cap in sorted(caps_)]
-    blocks = [each.blocks for each in found if isinstance(each, Offer)]
+    blocks = [each.worst_blocks for each in found if isinstance(each, Offer)]
     assert all(smaller <= larger for smaller, larger in pairwise(blocks))
     refused = [not isinstance(each, Offer) for each in found]
     assert refused == sorted(refused), "a smaller cap was refused where a larger one was not"
@@ -463,7 +463,7 @@ def test_a_larger_cap_never_holds_less(prompt: int, caps_: list[int], weighing: 
 @given(prompts=st.lists(st.integers(0, 3000), min_size=2, max_size=6), weighing=weighings, budget=budgets, rules=all_rules)
 def test_a_longer_prompt_never_holds_less(prompts: list[int], weighing: Weighing, budget: Budget, rules: EngineRules) -> None:
     found = [answer(asked(100), exact(prompt), weighing=weighing, budget=budget, rules=rules) for prompt in sorted(prompts)]
-    blocks = [each.blocks for each in found if isinstance(each, Offer)]
+    blocks = [each.worst_blocks for each in found if isinstance(each, Offer)]
     assert all(smaller <= larger for smaller, larger in pairwise(blocks))
 
 
@@ -475,7 +475,7 @@ def test_a_bound_holds_at_least_what_the_exact_count_would(
     by_count = answer(asked(cap), exact(prompt), weighing=weighing, budget=budget)
     if isinstance(by_bound, Offer):
         assert isinstance(by_count, Offer), "what a bound lets in, the count does not refuse"
-        assert by_bound.blocks >= by_count.blocks
+        assert by_bound.worst_blocks >= by_count.worst_blocks
 
 
 def test_a_cap_of_ours_is_never_the_whole_context_even_before_an_empty_prompt() -> None:
@@ -491,9 +491,9 @@ def test_a_bound_below_the_context_leaves_something_to_expect_where_no_exact_cou
     """Held as a whole context with nothing said of its prompt, such a request could never be charged less by a forecast: before
     an engine without a count, caps as large as the context ran one at a time."""
     found = offer_of(answer(asked(800), bound_only(300)))
-    assert found.blocks == 64  # no less than a whole context, as before
-    assert (found.need.prompt_tokens, found.need.output_tokens) == (300, 800)
-    assert found.need.weighing == PLAIN
+    assert found.worst_blocks == 64  # no less than a whole context, as before
+    assert (found.prompt_tokens, found.output_tokens) == (300, 800)
+    assert found.weighing == PLAIN
     at_the_context = offer_of(answer(asked(800), bound_only(1024)))
-    assert at_the_context.blocks == 64
-    assert at_the_context.need.weighing is None  # its prompt may fill it alone
+    assert at_the_context.worst_blocks == 64
+    assert at_the_context.weighing is None  # its prompt may fill it alone

@@ -31,7 +31,7 @@ def answer(
 def held(found: Offer | CountFirst | Unfit) -> tuple[int, int]:
     assert isinstance(found, Offer), found
     assert found.cap_to_write is None
-    return found.blocks, found.seats
+    return found.worst_blocks, found.seats
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (16, 1), (17, 2), (1008, 63), (1009, 64), (1023, 64), (1024, 64)])

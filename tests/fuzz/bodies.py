@@ -277,7 +277,7 @@ def check_offers(request: InferenceRequest) -> None:
                         overlong=Overlong.PASS,
                     )
                 if isinstance(offer, Offer):
-                    assert 1 <= offer.blocks <= _BUDGET.blocks
+                    assert 1 <= offer.worst_blocks <= _BUDGET.blocks
                     assert offer.seats >= 1
                     assert offer.cap_to_write is None or offer.cap_to_write >= 1
                 elif isinstance(offer, Unfit):

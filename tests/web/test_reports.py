@@ -110,14 +110,14 @@ async def test_ratios_are_learned_from_whole_answers_and_used_where_nobody_can_c
         pool = await find_pool(rooms, "tiny")
         sent = body("x" * 5000)
         read = DIALECTS[CHAT].read_request
-        assert (await weigh(rooms, pool, read(sent))).needs[A].worst_blocks == 33  # one context: the bound is no count
+        assert (await weigh(rooms, pool, read(sent))).offers[A].worst_blocks == 33  # one context: the bound is no count
         for number in range(SAMPLES):
             answer(engine, 400)
             await ask(rooms, body("x" * (4800 + number)))
         weighed = await weigh(rooms, pool, read(sent))
         assert weighed.count.kind is CountKind.BOUND_ONLY
         assert 400 < (weighed.count.largest or 0) < 450
-        assert weighed.needs[A].worst_blocks < 20
+        assert weighed.offers[A].worst_blocks < 20
 
 
 @pytest.mark.parametrize("spoiled", ["error", "cut", "none"])

@@ -42,7 +42,7 @@ async def test_a_bound_that_fits_asks_the_engine_nothing(engine: ScriptedEngine)
     async with open_rooms({"a": engine}) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat())
     assert weighed.count.kind is CountKind.BOUND
-    assert set(weighed.needs) == {A}
+    assert set(weighed.offers) == {A}
     assert weighed.cap_tokens == 100
     assert engine.asked("/tokenize") == []
 
@@ -52,7 +52,7 @@ async def test_a_bound_that_would_refuse_is_counted_exactly_first(engine: Script
     async with open_rooms({"a": engine}) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat(5000))
     assert weighed.count == PromptCount((14,), CountKind.EXACT)
-    assert weighed.needs[A].worst_blocks == 4  # 14 + 100 - 1 tokens in blocks of 32
+    assert weighed.offers[A].worst_blocks == 4  # 14 + 100 - 1 tokens in blocks of 32
 
 
 async def test_a_count_that_may_be_off_by_a_little_is_a_close_bound(engine: ScriptedEngine) -> None:
@@ -61,7 +61,7 @@ async def test_a_count_that_may_be_off_by_a_little_is_a_close_bound(engine: Scri
     async with open_rooms({"a": engine}) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), replace(chat(5000), countable=countable))
     assert weighed.count == PromptCount((14 + 32,), CountKind.BOUND_ONLY)
-    assert weighed.needs[A].worst_blocks == 5  # 46 + 100 - 1 tokens in blocks of 32
+    assert weighed.offers[A].worst_blocks == 5  # 46 + 100 - 1 tokens in blocks of 32
 
 
 def embeddings(*token_ids: int) -> InferenceRequest:
@@ -84,8 +84,8 @@ async def test_prompts_that_are_only_read_may_fill_the_context_and_wait_within_v
         many = await weigh(rooms, pool, embeddings(*[300] * 200))
         with pytest.raises(InvalidRequest) as refused:
             await weigh(rooms, pool, embeddings(5, 1025))
-    assert whole.needs[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
-    assert many.needs[A].worst_blocks == 64
+    assert whole.offers[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
+    assert many.offers[A].worst_blocks == 64
     assert (refused.value.reason, refused.value.param) == (RejectReason.CONTEXT_LENGTH, "input")
 
 
@@ -94,7 +94,7 @@ async def test_where_no_count_can_be_had_the_engine_decides(engine: ScriptedEngi
     async with open_rooms({"a": engine}) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat(5000))
     assert weighed.count.kind is CountKind.BOUND_ONLY
-    assert weighed.needs[A].worst_blocks == 33  # one context of 1,024 in blocks of 32, and the spare one
+    assert weighed.offers[A].worst_blocks == 33  # one context of 1,024 in blocks of 32, and the spare one
 
 
 async def test_a_backend_that_answers_is_asked_for_the_count_before_one_that_does_not(
@@ -141,7 +141,7 @@ async def test_a_backend_on_which_it_can_never_run_is_not_among_its_needs(
     script_vllm(other)
     async with open_rooms({"a": engine, "b": other}) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat(1, 900))
-    assert set(weighed.needs) == {B}
+    assert set(weighed.offers) == {B}
 
 
 async def test_without_any_known_budget_the_refusal_says_how_many_backends_there_are(engine: ScriptedEngine) -> None:
@@ -177,8 +177,8 @@ async def test_a_later_exact_count_shrinks_the_need(engine: ScriptedEngine) -> N
     async with open_rooms({"a": engine}) as rooms:
         request = chat(300)
         weighed = await weigh(rooms, await pool_of(rooms), request)
-        assert weighed.needs[A].worst_blocks == 19
-        needs = reweigh(weighed, request, PromptCount((14,), CountKind.EXACT), rooms.choices).needs
+        assert weighed.offers[A].worst_blocks == 19
+        needs = reweigh(weighed, request, PromptCount((14,), CountKind.EXACT), rooms.choices).offers
     assert needs[A].worst_blocks == 4
 
 
@@ -190,8 +190,8 @@ async def test_a_later_count_that_finds_a_prompt_too_long_leaves_the_hold_as_it_
         request = chat(5000, None)
         weighed = await weigh(rooms, await pool_of(rooms), request)
         assert weighed.count.kind is CountKind.BOUND
-        needs = reweigh(weighed, request, PromptCount((1024,), CountKind.EXACT), rooms.choices).needs
-    assert needs == weighed.needs
+        needs = reweigh(weighed, request, PromptCount((1024,), CountKind.EXACT), rooms.choices).offers
+    assert needs == weighed.offers
 
 
 async def test_observing_lets_in_what_enforcing_would_refuse_and_says_why(engine: ScriptedEngine) -> None:
@@ -199,8 +199,8 @@ async def test_observing_lets_in_what_enforcing_would_refuse_and_says_why(engine
     async with open_rooms({"a": engine}, mode=Mode.OBSERVE) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), replace(chat(1, 900), n=4))
         assert weighed.would_refuse is RejectReason.KV_BUDGET
-        assert weighed.needs[A].worst_blocks == 4 * 29
-        assert weighed.needs[A].seats == 4
+        assert weighed.offers[A].worst_blocks == 4 * 29
+        assert weighed.offers[A].seats == 4
         weighed = await weigh(rooms, await pool_of(rooms), chat(1, 2000))
         assert weighed.would_refuse is RejectReason.CONTEXT_LENGTH
 
@@ -210,7 +210,7 @@ async def test_observing_lets_in_what_no_backend_can_be_planned_for(engine: Scri
     async with open_rooms({"a": engine}, mode=Mode.OBSERVE) as rooms:
         weighed = await weigh(rooms, await pool_of(rooms), chat())
         assert weighed.would_refuse is RejectReason.NO_BACKEND
-        assert reweigh(weighed, chat(), PromptCount((14,), CountKind.EXACT), rooms.choices).needs == weighed.needs
+        assert reweigh(weighed, chat(), PromptCount((14,), CountKind.EXACT), rooms.choices).offers == weighed.offers
 
 
 async def test_an_image_whose_cost_is_known_is_bounded_and_another_is_a_whole_context(engine: ScriptedEngine) -> None:
@@ -220,9 +220,9 @@ async def test_an_image_whose_cost_is_known_is_bounded_and_another_is_a_whole_co
         prompts=(Prompt(1, messages=1, media_parts=1, media=(MediaPart(MediaKind.IMAGE),)),),
     )
     async with open_rooms({"a": engine}) as rooms:
-        assert (await weigh(rooms, await pool_of(rooms), image)).needs[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
+        assert (await weigh(rooms, await pool_of(rooms), image)).offers[A].worst_blocks == 32  # 1,024 tokens in blocks of 32
         known = replace(rooms, media={A: MediaCosts("llava", Fixed(256))})
         weighed = await weigh(known, await pool_of(known), image)
     assert weighed.count.kind is CountKind.BOUND
     assert weighed.count.largest == 1 + CHAT_TOKENS + MESSAGE_TOKENS + 256 + FRAME_TOKENS
-    assert weighed.needs[A].worst_blocks < 32
+    assert weighed.offers[A].worst_blocks < 32

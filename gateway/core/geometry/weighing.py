@@ -89,8 +89,10 @@ class Weighing:
             return self.whole_context_blocks + self.spare_blocks
         if self.max_context is not None and total_tokens > self.max_context:
             total_tokens = self.max_context
-        blocks = self._written_blocks(total_tokens - 1 if total_tokens > 1 else 0)
-        return (max(1, blocks)) + self.spare_blocks
+        written_tokens = total_tokens - 1
+        if self.pools:
+            return max(1, self._written_blocks(max(0, written_tokens))) + self.spare_blocks
+        return (-(-written_tokens // self.block_tokens) if written_tokens > 0 else 1) + self.spare_blocks
 
     def blocks(self, demand: Demand) -> int:
         """Blocks of a whole demand: each sequence rounded up for itself."""
