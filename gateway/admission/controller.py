@@ -14,7 +14,7 @@ from gateway.admission.grant import Grant
 from gateway.admission.running_answer import Reports, RunningAnswer
 from gateway.books import BookContract
 from gateway.clock import Clock
-from gateway.core.decisions import Changes, Granted, Queued, Refused, Standing
+from gateway.core.decisions import Changes, Granted, Refused, Standing
 from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, LaneName, TicketId
@@ -60,6 +60,8 @@ class Controller:
             first_token=lambda ticket, seen: self._deliver(book.first_token(ticket.id, was_seen=seen, now=clock.now())),
             gaps=lambda name, seconds, tokens: self._deliver(book.saw_gaps(name, seconds, tokens, now=clock.now())),
             learn=lambda ticket, tokens, ending: self._deliver(book.learn(ticket, tokens, ending, now=clock.now())),
+            patience_s=lambda ticket, is_stream: book.prefill_patience_s(ticket.id, is_stream=is_stream),
+            pace=book.pace,
         )
 
     async def admit(self, ticket: Ticket, *, on_queued: Callable[[Ticket], None]) -> Grant:
@@ -67,16 +69,20 @@ class Controller:
 
         Raises Rejected. When the caller is cancelled, the ticket leaves the line or its grant is given back.
         """
-        decision = self._book.join(ticket, now=self._clock.now())
-        match decision:
-            case Granted():
-                return Grant(decision, self._give_back)
-            case Refused():
-                raise rejected(decision)
-            case Queued():
-                return await self._wait(ticket, on_queued)
+        return self.join(ticket) or await self.wait(ticket, on_queued=on_queued)
 
-    async def _wait(self, ticket: Ticket, on_queued: Callable[[Ticket], None]) -> Grant:
+    def join(self, ticket: Ticket) -> Grant | None:
+        """The first half of `admit`: a grant, or None for a ticket that stands in line now, so that its caller goes on with
+        `wait` before anything else can happen. Raises Rejected."""
+        decision = self._book.join(ticket, now=self._clock.now())
+        if isinstance(decision, Granted):
+            return Grant(decision, self._give_back)
+        if isinstance(decision, Refused):
+            raise rejected(decision)
+        return None
+
+    async def wait(self, ticket: Ticket, *, on_queued: Callable[[Ticket], None]) -> Grant:
+        """The other half, for a ticket that stands in line."""
         future: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
         self._waiting[ticket.id] = future
         self._arm()
@@ -101,24 +107,22 @@ class Controller:
 
     def free_blocks(self, names: Iterable[BackendName]) -> int:
         """The most blocks that are free now on one of these backends, at least 0."""
-        return max([0, *map(self._book.free_blocks, names)])
+        most_blocks = 0
+        for name in names:
+            free_blocks = self._book.free_blocks(name)
+            if free_blocks > most_blocks:
+                most_blocks = free_blocks
+        return most_blocks
 
     def _give_back(self, grant: Grant) -> None:
         changes = self._book.release(grant.ticket.id, now=self._clock.now())
         grant.released_blocks = changes.released_blocks
-        self._deliver(changes)
+        if changes.granted or changes.refused:
+            self._deliver(changes)
 
     def follow(self, grant: Grant, *, is_stream: bool) -> RunningAnswer:
         """What was granted is sent now: whoever relays its answer tells how far it is."""
-        return RunningAnswer(
-            grant.ticket,
-            grant.backend,
-            is_stream=is_stream,
-            patience_s=self._book.prefill_patience_s(grant.ticket.id, is_stream=is_stream),
-            pace=self._book.pace(grant.backend),
-            reports=self._reports,
-            now=self._clock.now(),
-        )
+        return RunningAnswer(grant.ticket, grant.backend, self._reports, is_stream=is_stream, now=self._clock.now())
 
     def reweigh(self, ticket: TicketId, needs: Mapping[BackendName, Need]) -> None:
         """The exact count of a waiting or running request arrived: it needs this instead."""

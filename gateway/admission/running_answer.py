@@ -19,12 +19,18 @@ STEP_TOKENS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Where a running answer reports to: the controller's own calls. first_token's second argument: it was seen."""
+    """Where a running answer reports to, and whom it asks: the controller's own calls.
+
+    first_token's second argument: it was seen. patience_s, of a ticket that is a stream or not: seconds after which its prompt
+    counts as computed whatever was seen.
+    """
 
     progress: Callable[[Ticket, int], None]
     first_token: Callable[[Ticket, bool], None]
     gaps: Callable[[BackendName, float, int], None]
     learn: Callable[[Ticket, int, Ending], None]
+    patience_s: Callable[[Ticket, bool], float]
+    pace: Callable[[BackendName], Pace]
 
 
 class RunningAnswer:
@@ -36,7 +42,6 @@ class RunningAnswer:
         "_gap_events",
         "_gap_since",
         "_is_stream",
-        "_pace",
         "_patience_s",
         "_reported",
         "_reports",
@@ -45,23 +50,11 @@ class RunningAnswer:
         "_ticket",
     )
 
-    def __init__(
-        self,
-        ticket: Ticket,
-        backend: BackendName,
-        *,
-        is_stream: bool,
-        patience_s: float,
-        pace: Pace,
-        reports: Reports,
-        now: float,
-    ) -> None:
-        """patience_s: after which its prompt counts as computed whatever was seen."""
+    def __init__(self, ticket: Ticket, backend: BackendName, reports: Reports, *, is_stream: bool, now: float) -> None:
         self._ticket = ticket
         self._backend = backend
         self._is_stream = is_stream
-        self._patience_s = patience_s
-        self._pace = pace
+        self._patience_s: float | None = None  # asked for at the first look: most answers are over before it
         self._reports = reports
         self._seats = ticket.needs[backend].seats
         self._sent = now
@@ -81,9 +74,12 @@ class RunningAnswer:
 
         is_blocked: the client takes nothing, so what was read is not the engine's pace.
         """
-        if self._answered_at is None and now - self._sent > self._patience_s:
-            self._answered_at = now
-            self._reports.first_token(self._ticket, False)
+        if self._answered_at is None:
+            if self._patience_s is None:
+                self._patience_s = self._reports.patience_s(self._ticket, self._is_stream)
+            if now - self._sent > self._patience_s:
+                self._answered_at = now
+                self._reports.first_token(self._ticket, False)
         self._look_at_gaps(events, last_read_at, is_blocked=is_blocked)
         tokens = self._tokens(events, text_bytes, now)
         if tokens >= self._reported + STEP_TOKENS * self._seats:
@@ -92,7 +88,7 @@ class RunningAnswer:
 
     def ended(self, ending: Ending, *, usage: Usage | None, events: int, text_bytes: int, now: float) -> None:
         """It has ended so, after its hold was given back."""
-        pace = self._pace
+        pace = self._reports.pace(self._backend)
         if usage is None:
             tokens = pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0)
         else:
@@ -118,5 +114,6 @@ class RunningAnswer:
         # for that.
         since = self._answered_at if self._is_stream else self._sent
         elapsed_s = 0.0 if since is None else now - since
-        seen = self._pace.progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * self._seats
-        return max(seen, self._pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0))
+        pace = self._reports.pace(self._backend)
+        seen = pace.progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * self._seats
+        return max(seen, pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0))

@@ -52,19 +52,19 @@ class Pool:
     backends: tuple[BackendView, ...]
     # Worked out once: a pool serves many requests.
     planned: tuple[BackendView, ...] = field(init=False, compare=False, repr=False)
-    _models: frozenset[str] = field(init=False, compare=False, repr=False)
-    _versions: str = field(init=False, compare=False, repr=False)
+    _families: Mapping[str | None, str] = field(init=False, compare=False, repr=False)
+    _other_family: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """planned: those of the backends whose capacity is known."""
         views = self.backends
         object.__setattr__(self, "planned", tuple(view for view in views if view.capacity is not None))
-        object.__setattr__(self, "_models", frozenset(model for view in views for model in view.models))
-        object.__setattr__(self, "_versions", " or ".join(sorted({view.version_text for view in views})))
+        versions = " or ".join(sorted({view.version_text for view in views}))
+        families: dict[str | None, str] = {model: f"{model} on {versions}" for view in views for model in view.models}
+        object.__setattr__(self, "_other_family", f"other on {versions}")
+        families[None] = families[views[0].models[0]] if views[0].models else self._other_family
+        object.__setattr__(self, "_families", families)
 
     def family(self, model: str | None) -> str:
         """Whose past answers tell how long an answer of that model here becomes. Callers cannot grow the set of families."""
-        if model not in self._models:
-            models = self.backends[0].models
-            model = models[0] if model is None and models else "other"
-        return f"{model} on {self._versions}"
+        return self._families.get(model, self._other_family)

@@ -75,13 +75,13 @@ class Book:
         In observe mode everything that has a backend is granted, with what the rules said as its verdict.
         Raises ValueError if a ticket of this id waits or runs: that is the caller's bug.
         """
-        granting = self._granting
-        if ticket.id in self._ledger.reservations or ticket.id in self._queue.waiting:
+        granting, in_line = self._granting, self._queue.waiting
+        if ticket.id in self._ledger.reservations or ticket.id in in_line:
             raise ValueError(f"ticket {ticket.id} joined twice")
         if self._draining or not ticket.needs:
             return self._refusals.refuse(ticket, RejectReason.DRAINING if self._draining else RejectReason.NO_BACKEND)
         line = self._queue.line_of(ticket, now=now)
-        waiting = granting.draw(ticket, now=now) if self._queue.waiting else None
+        waiting = granting.draw(ticket, now=now) if in_line else None
         verdict: Verdict | None = self._refusals.by_tenant(ticket)
         if verdict is None:
             backend = granting.find_room(ticket, line, waiting, now=now)
@@ -114,12 +114,12 @@ class Book:
         ticket, charged_blocks = reservation.ticket, reservation.charged_blocks
         self._guards.answered(ticket_id, now=None)
         self._queue.gave(ticket, charged_blocks, now=now)
-        drain = self._drains.get(ticket.pool)
-        if drain is not None:
+        if self._drains and (drain := self._drains.get(ticket.pool)) is not None:
             drain.released(charged_blocks, reservation.seats, now=now)
         if self._observes:
             self._granting.observe_pressure(ticket, now=now)
-        self._granting.stir_for(reservation)
+        if self._queue.waiting:
+            self._granting.stir_for(reservation)
         return self._granting.settle(released_blocks=charged_blocks, now=now)
 
     def reweigh(self, ticket_id: TicketId, needs: Mapping[BackendName, Need], *, now: float) -> Changes:
@@ -230,7 +230,7 @@ class Book:
         """Streams on a backend took `seconds` in all for `tokens` more tokens."""
         backend = self._ledger.backend(name)
         if self._guards.saw_gaps(name, seconds, tokens, running=backend.seats_held, now=now):
-            backend.seat_limit = self._guards.seat_limit(name)
+            self._ledger.limit_seats(name, self._guards.seat_limit(name))
             self._granting.stir(name)
         return self._granting.settle(now=now)
 

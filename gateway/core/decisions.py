@@ -5,6 +5,7 @@ What is made for every request is not frozen, which would make it four times as 
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from gateway.core.names import BackendName
 from gateway.core.outcomes import RejectReason
@@ -78,3 +79,6 @@ class Changes:
     granted: tuple[Granted, ...] = ()
     refused: tuple[Refused, ...] = ()
     released_blocks: int | None = 0
+
+
+NOTHING: Final = Changes()

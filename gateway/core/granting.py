@@ -9,7 +9,7 @@ from dataclasses import replace
 from operator import attrgetter
 
 from gateway.core.backfill import Backfill
-from gateway.core.decisions import Changes, Granted, Refused, Verdict
+from gateway.core.decisions import NOTHING, Changes, Granted, Refused, Verdict
 from gateway.core.drain import DrainRate
 from gateway.core.guards import Guards
 from gateway.core.lanes import Lanes
@@ -56,9 +56,11 @@ class Granting:
         self, ticket: Ticket, line: Line, waiting: Waiting | None, *, is_joining: bool = True, now: float
     ) -> BackendLedger | None:
         """Where the ticket may run now. line: where it belongs. waiting: its place, None if nobody waits whom it could pass."""
-        most_blocks = self._queue.lanes(ticket.pool).room(line)
-        if most_blocks is not None and most_blocks < 1:
-            return None
+        most_blocks: int | None = None
+        if line.lane.has_cap or line.terms.cap_blocks is not None:
+            most_blocks = self._queue.lanes(ticket.pool).room(line)
+            if most_blocks is not None and most_blocks < 1:
+                return None
         found: list[BackendLedger] = []
         for name in ticket.needs:
             backend = self._ledger.fits(ticket, name, most_blocks)
@@ -68,7 +70,7 @@ class Granting:
                 found.append(backend)
         if not found or (waiting is not None and not self._may_go(waiting, is_joining=is_joining, now=now)):
             return None
-        return choose(ticket.affinity, found)
+        return found[0] if len(found) == 1 else choose(ticket.affinity, found)
 
     def _is_barred(self, waiting: Waiting, backend: BackendLedger, *, now: float) -> bool:
         """Whether room on that backend is kept for somebody else. Nobody passes before it was looked whose turn it is by now:
@@ -209,8 +211,9 @@ class Granting:
         """End what is past its deadline, then grant until nobody who is considered can be granted: heads first, the oldest
         before the younger, then those who may pass them."""
         if not self._queue.waiting:
-            self._stirred.clear()
-            return Changes((), tuple(refused), released_blocks)
+            if self._stirred:
+                self._stirred.clear()
+            return NOTHING if not refused and released_blocks == 0 else Changes((), tuple(refused), released_blocks)
         refused = (*refused, *self._expire(now=now))
         granted: list[Granted] = []
         while self._stirred:

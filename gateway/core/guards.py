@@ -11,7 +11,6 @@ They promise: a backend on which nothing runs is never barred; what is barred no
 who has been unanswered for much longer than its prompt explains bars nobody any more.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.names import BackendName, TicketId
@@ -34,24 +33,22 @@ _INCREASE: Final = 0.1  # at most, where the gap is far below the target; at lea
 _LEAST_SEQUENCES: Final = 4
 
 
-@dataclass(slots=True)
-class _Unanswered:
-    backend: BackendName
-    tokens: float  # expected to be computed for it
-    ahead: float  # those, and of all that were unanswered before it
-    granted: float
-
-
 class _Page:
-    __slots__ = ("has_barred", "is_slow", "pace", "seat_limit", "unanswered", "unanswered_tokens")
+    __slots__ = ("has_barred", "is_slow", "limit_tokens", "name", "pace", "seat_limit", "unanswered", "unanswered_tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, name: BackendName) -> None:
+        self.name = name
         self.pace = Pace()
+        self.limit_tokens = UNKNOWN_LIMIT_TOKENS  # that may be unanswered, by what is known of the pace
         self.unanswered = 0
         self.unanswered_tokens = 0.0
         self.has_barred = False  # somebody, since room last came free
         self.seat_limit: float | None = None
         self.is_slow = False  # the last window's gap was above the set point
+
+
+_Unanswered = tuple[_Page, float, float, float]
+"""Where it runs; tokens expected to be computed for it; those, and of all that were unanswered before it; when granted."""
 
 
 class Guards:
@@ -70,9 +67,12 @@ class Guards:
 
     def admits(self, name: BackendName, prompt_tokens: int) -> bool:
         """Whether a prompt may be computed there now, beside those that are unanswered. A no is remembered."""
-        if self.would_admit(name, prompt_tokens):
+        page = self._pages.get(name)
+        if page is None or not page.unanswered or not self._is_on:
             return True
-        self._pages[name].has_barred = True
+        if page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= page.limit_tokens:
+            return True
+        page.has_barred = True
         return False
 
     def would_admit(self, name: BackendName, prompt_tokens: int) -> bool:
@@ -80,12 +80,12 @@ class Guards:
         page = self._pages.get(name)
         if page is None or not page.unanswered or not self._is_on:
             return True
-        return page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= self._limit(page.pace)
+        return page.unanswered_tokens + prompt_tokens * page.pace.computed_share <= page.limit_tokens
 
     def has_room(self, name: BackendName) -> bool:
         """Whether any prompt at all may be computed there now: a quick no before many tickets are tried."""
         page = self._pages.get(name)
-        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < self._limit(page.pace):
+        if page is None or not page.unanswered or not self._is_on or page.unanswered_tokens < page.limit_tokens:
             return True
         page.has_barred = True
         return False
@@ -96,7 +96,7 @@ class Guards:
         tokens = prompt_tokens * page.pace.computed_share
         page.unanswered += 1
         page.unanswered_tokens += tokens
-        self._unanswered[ticket_id] = _Unanswered(name, tokens, page.unanswered_tokens, now)
+        self._unanswered[ticket_id] = page, tokens, page.unanswered_tokens, now
 
     def answered(self, ticket_id: TicketId, *, now: float | None) -> BackendName | None:
         """Its first token came, or cannot be waited for any more (now None). Returns where somebody may be admitted now who
@@ -104,15 +104,16 @@ class Guards:
         gone = self._unanswered.pop(ticket_id, None)
         if gone is None:
             return None
-        page = self._pages[gone.backend]
+        page, tokens, ahead, granted = gone
         page.unanswered -= 1
-        page.unanswered_tokens = page.unanswered_tokens - gone.tokens if page.unanswered else 0.0
+        page.unanswered_tokens = page.unanswered_tokens - tokens if page.unanswered else 0.0
         if now is not None:
-            page.pace.saw_first_token(gone.ahead, now - gone.granted)
+            page.pace.saw_first_token(ahead, now - granted)
+            page.limit_tokens = self._limit(page.pace)
         if not page.has_barred:
             return None
         page.has_barred = False
-        return gone.backend
+        return page.name
 
     def expected_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:
         """Seconds after its grant from which a request counts as answered whatever was seen of it.
@@ -123,7 +124,8 @@ class Guards:
         waits = self._unanswered.get(ticket_id)
         if waits is None:
             return 0.0
-        seconds = waits.ahead / (self._pages[waits.backend].pace.prefill_tokens_per_s or _ASSUMED_TOKENS_PER_S)
+        page, _, ahead, _ = waits
+        seconds = ahead / (page.pace.prefill_tokens_per_s or _ASSUMED_TOKENS_PER_S)
         return max(_LATE * seconds, _LATE_AFTER_S) if is_stream else seconds
 
     def prefill_s(self, name: BackendName, prompt_tokens: int) -> float:
@@ -139,7 +141,10 @@ class Guards:
         Returns whether the limit on sequences moved.
         """
         page = self._page(name)
-        if not page.pace.saw_gaps(seconds, tokens, now=now) or not self._is_on:
+        if not page.pace.saw_gaps(seconds, tokens, now=now):
+            return False
+        page.limit_tokens = self._limit(page.pace)
+        if not self._is_on:
             return False
         before = self.seat_limit(name)
         target_s, gap_s, limit = self._target(page.pace), page.pace.gap_s, page.seat_limit
@@ -168,7 +173,7 @@ class Guards:
         page = self._page(name)
         return GuardSnapshot(
             unanswered_tokens=round(page.unanswered_tokens),
-            unanswered_limit=self._limit(page.pace),
+            unanswered_limit=page.limit_tokens,
             gap_s=page.pace.gap_s,
             gap_target_s=self._target(page.pace),
             seat_limit=self.seat_limit(name),
@@ -189,5 +194,5 @@ class Guards:
     def _page(self, name: BackendName) -> _Page:
         page = self._pages.get(name)
         if page is None:
-            page = self._pages[name] = _Page()
+            page = self._pages[name] = _Page(name)
         return page

@@ -29,6 +29,7 @@ from gateway.core.ticket import Ticket
 
 KEPT_IDLE: Final = 256
 _KEPT: Final = 0.9  # of the past at each release: a memory of about ten
+_NEW: Final = 1 - _KEPT
 _LOOKED_AT: Final = 64  # of the parties to a division, where a wait is predicted
 
 _age = attrgetter("age")
@@ -258,7 +259,7 @@ class Lanes:
     def gave(self, line: Line, blocks: int, seconds: float, *, held_s: float, now: float) -> None:
         """A hold ended that was expected to last `seconds`, and lasted `held_s`."""
         lane = line.lane
-        lane.hold_s = _KEPT * lane.hold_s + (1 - _KEPT) * held_s
+        lane.hold_s = _KEPT * lane.hold_s + _NEW * held_s
         lane.turns.charge(line, -blocks, seconds, now)
         self._turns.charge(lane, -blocks, seconds, now)
         self._rest(line)
@@ -368,7 +369,7 @@ class Lanes:
                 self._turns.leave(line.lane)
 
     def _rest(self, line: Line) -> None:
-        if not line.held_blocks and not line:
+        if not line.held_blocks and (not self._requests or not line):
             line.lane.idle[line.terms.name] = None
 
 

@@ -67,6 +67,7 @@ class BackendLedger:
         "in_flight",
         "name",
         "seat_limit",
+        "seats",
         "seats_held",
         "serving",
         "worst_blocks",
@@ -83,6 +84,8 @@ class BackendLedger:
         self.seats_held = 0
         self.in_flight = 0
         self.seat_limit: int | None = None  # sequences that a guard lets run at once, whatever seats there are
+        # Sequences that may run at once: the engine's seats, or fewer by a guard; None if no limit is known.
+        self.seats: int | None = None
 
     @property
     def taken_blocks(self) -> int:
@@ -111,13 +114,6 @@ class BackendLedger:
         return None if seats is None else seats - self.seats_held
 
     @property
-    def seats(self) -> int | None:
-        """Sequences that may run at once: the engine's seats, or fewer by a guard; None if no limit is known."""
-        if self.budget is None or self.budget.seats is None:
-            return self.seat_limit
-        return self.budget.seats if self.seat_limit is None else min(self.budget.seats, self.seat_limit)
-
-    @property
     def has_room(self) -> bool:
         """Whether anything at all could be granted here now: a quick no before many tickets are tried."""
         if not self.serving or self.budget is None:
@@ -140,12 +136,12 @@ class BackendLedger:
 
     def fits_at_worst(self, need: Need) -> bool:
         """Whether that need fits here now strictly, everybody at their worst: then it fits whatever is forecast."""
-        budget = self.budget
+        budget, seats = self.budget, self.seats
         return (
             budget is not None
             and self.serving
             and self.worst_blocks + self.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
-            and self._has_seats(need)
+            and (seats is None or self.seats_held + need.seats <= seats)
         )
 
     def fits_as_charged(self, need: Need, blocks: int) -> bool:
@@ -231,7 +227,15 @@ class Ledger:
         backend.budget = budget
         backend.serving = serving
         backend.foreign_blocks = foreign_blocks
+        self.limit_seats(name, backend.seat_limit)
         self._commitment.has_budget(name, 0 if budget is None else budget.blocks)
+
+    def limit_seats(self, name: BackendName, seat_limit: int | None) -> None:
+        """So many sequences may run there at once by a guard, whatever seats the engine has; None: it sets no limit."""
+        backend = self.backend(name)
+        backend.seat_limit = seat_limit
+        seats = None if backend.budget is None else backend.budget.seats
+        backend.seats = seat_limit if seats is None else seats if seat_limit is None else min(seats, seat_limit)
 
     def least_charge(self, ticket: Ticket) -> tuple[int, int]:
         """Blocks and seats that the ticket would be charged now, on the backend where that is least. It may run somewhere."""
@@ -261,14 +265,13 @@ class Ledger:
         if ticket_id in self._reservations:
             raise ValueError(f"ticket {ticket_id} already holds blocks")
         need = ticket.needs[name]
-        charged = self._commitment.charge(ticket, name, need, 0)
+        charged = self._commitment.begin(ticket, name, need)
         reservation = self._reservations[ticket_id] = Reservation(ticket, name, need, need.seats, charged, now)
         backend = self._backends.get(name) or self.backend(name)
         backend.charged_blocks += charged
         backend.worst_blocks += need.worst_blocks
         backend.seats_held += need.seats
         backend.in_flight += 1
-        self._commitment.began(ticket, name, need, charged)
         return reservation
 
     def release(self, ticket_id: TicketId) -> Reservation | None:

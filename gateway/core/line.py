@@ -121,6 +121,7 @@ class Lane(Share):
     __slots__ = (
         "_budget_blocks",
         "blocks",
+        "has_cap",
         "hold_s",
         "idle",
         "lines",
@@ -136,6 +137,7 @@ class Lane(Share):
         super().__init__(terms.weight)
         self.max_requests = max_requests if terms.max_requests is None else terms.max_requests
         self._budget_blocks = budget_blocks
+        self.has_cap = terms.cap_blocks is not None or terms.cap_share is not None
         self.pool = pool
         self.terms = terms
         self.turns: Turns[Line] = Turns()
@@ -149,9 +151,7 @@ class Lane(Share):
     @property
     def cap_blocks(self) -> int | None:
         """Blocks that it may hold; None: no cap."""
-        if self.terms.cap_blocks is None and self.terms.cap_share is None:
-            return None
-        return self.terms.cap_of(self._budget_blocks())
+        return self.terms.cap_of(self._budget_blocks()) if self.has_cap else None
 
     def snapshot(self) -> LineSnapshot:
         lines = self.lines.values()

@@ -53,13 +53,8 @@ class QueueLimits:
             raise ValueError(f"a margin of a whole wait would refuse nobody: {self}")
 
 
-@dataclass(slots=True)
-class _Hold:
-    """What a running ticket's share is charged by. started: monotonic seconds."""
-
-    line: Line
-    seconds: float
-    started: float
+_Hold = tuple[Line, float, float]
+"""What a running ticket's share is charged by: its line, for how many seconds, and since when (monotonic seconds)."""
 
 
 def _no_budget(name: BackendName) -> int:
@@ -114,7 +109,9 @@ class Queue:
 
     def line_of(self, ticket: Ticket, *, now: float) -> Line:
         """The line to which a ticket that has come belongs."""
-        lanes = self.lanes(ticket.pool)
+        lanes = self._pools.get(ticket.pool)
+        if lanes is None:
+            lanes = self.lanes(ticket.pool)
         for name in ticket.needs:
             if name not in lanes.backends:
                 self._note_backend(lanes, name)
@@ -181,26 +178,26 @@ class Queue:
         use = self._uses.get(ticket.terms.name) or self._use(ticket.terms.name)
         use.requests += 1
         use.held_blocks += blocks
-        self._holds[ticket.id] = _Hold(line, self._pools[ticket.pool].took(line, blocks, now=now), now)
+        self._holds[ticket.id] = line, self._pools[ticket.pool].took(line, blocks, now=now), now
 
     def changed(self, ticket: Ticket, blocks: int, *, now: float) -> None:
         """What is charged for a running ticket grew by so many blocks, or shrank by that, where they are negative."""
-        hold = self._holds[ticket.id]
+        line, seconds, _ = self._holds[ticket.id]
         self._uses[ticket.terms.name].held_blocks += blocks
-        self._pools[ticket.pool].charge(hold.line, blocks, hold.seconds, now=now)
+        self._pools[ticket.pool].charge(line, blocks, seconds, now=now)
         if blocks < 0 and self._waiting:
-            self._free(hold.line.terms, now=now)
+            self._free(line.terms, now=now)
 
     def gave(self, ticket: Ticket, blocks: int, *, now: float) -> None:
         """A running ticket has ended and gave so many blocks back, all that it was charged."""
-        hold = self._holds.pop(ticket.id)
-        line, tenant = hold.line, ticket.terms.name
+        line, seconds, started = self._holds.pop(ticket.id)
+        tenant = ticket.terms.name
         use = self._uses[tenant]
         use.held_blocks -= blocks
         use.requests -= 1
         if not use.requests:
             del self._uses[tenant]
-        self._pools[ticket.pool].gave(line, blocks, hold.seconds, held_s=now - hold.started, now=now)
+        self._pools[ticket.pool].gave(line, blocks, seconds, held_s=now - started, now=now)
         if self._waiting:
             self._free(line.terms, now=now)
 

@@ -33,7 +33,9 @@ def may_be_truncated(request: InferenceRequest, reported_tokens: int) -> bool:
 
     False where nothing is certain: little text, text in other parts of the body, leave to cut it, or a text without words.
     """
-    text_bytes = sum(prompt.text_bytes for prompt in request.prompts)
+    text_bytes = 0
+    for prompt in request.prompts:
+        text_bytes += prompt.text_bytes
     if text_bytes < LEAST_BYTES or reported_tokens * PLAUSIBLE_BYTES >= text_bytes:
         return False
     if any(prompt.may_be_cut or prompt.has_own_template for prompt in request.prompts):

@@ -36,24 +36,24 @@ _ClassName = tuple[str, str, int]
 class _Sample:
     """The newest distinct (bound, tokens) pairs of one class, and the smallest of their ratios."""
 
-    __slots__ = ("_held", "least", "pairs")
+    __slots__ = ("held", "least", "pairs")
 
     def __init__(self) -> None:
         self.pairs: deque[tuple[int, int]] = deque()
-        self._held: set[tuple[int, int]] = set()
+        self.held: set[tuple[int, int]] = set()
         self.least = math.inf
 
     def add(self, pair: tuple[int, int]) -> None:
-        if pair in self._held:
+        if pair in self.held:
             return
         ratio = pair[0] / pair[1]
         if len(self.pairs) == SAMPLES:
             oldest = self.pairs.popleft()
-            self._held.discard(oldest)
+            self.held.discard(oldest)
             if oldest[0] / oldest[1] <= self.least:
                 self.least = min((bound / tokens for bound, tokens in self.pairs), default=math.inf)
         self.pairs.append(pair)
-        self._held.add(pair)
+        self.held.add(pair)
         self.least = min(self.least, ratio)
 
 
@@ -68,7 +68,12 @@ class Ratios:
         bound = _learnable(request)
         if bound is None or not 0 < reported_tokens <= _MOST_TOKENS:
             return False
-        self._sample(_class_of(family, request.prompts[0], bound)).add((bound, reported_tokens))
+        name = _class_of(family, request.prompts[0], bound)
+        sample = self._classes.get(name) or self._new_sample(name)
+        self._classes.move_to_end(name)
+        pair = (bound, reported_tokens)
+        if pair not in sample.held:
+            sample.add(pair)
         return True
 
     def estimate(self, family: str, request: InferenceRequest) -> tuple[int, ...] | None:
@@ -107,13 +112,10 @@ class Ratios:
             raise ValueError(f"more than {_MOST_CLASSES} classes of ratios")
         self._classes = taken
 
-    def _sample(self, name: _ClassName) -> _Sample:
-        sample = self._classes.get(name)
-        if sample is None:
-            if len(self._classes) >= _MOST_CLASSES:
-                self._classes.popitem(last=False)
-            sample = self._classes[name] = _Sample()
-        self._classes.move_to_end(name)
+    def _new_sample(self, name: _ClassName) -> _Sample:
+        if len(self._classes) >= _MOST_CLASSES:
+            self._classes.popitem(last=False)
+        sample = self._classes[name] = _Sample()
         return sample
 
 
@@ -121,7 +123,7 @@ def _learnable(request: InferenceRequest) -> int | None:
     """The bound of a request whose reported tokens are those of its one text; None for all others."""
     if len(request.prompts) != 1:
         return None
-    (prompt,) = request.prompts
+    prompt = request.prompts[0]
     # A cut prompt has fewer tokens than its text, and what a picture adds is not in the bytes.
     if prompt.token_ids is not None or prompt.media_parts or prompt.may_be_cut:
         return None

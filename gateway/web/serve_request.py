@@ -184,8 +184,11 @@ class Line:
         if weighed.count.kind is CountKind.BOUND:
             rooms.recount.note(ticket, request, self._recounted)
         journal.timeline.joined = rooms.clock.now()
+        grant = rooms.controller.join(ticket)
+        if grant is not None:
+            return grant
         try:
-            return await rooms.controller.admit(ticket, on_queued=self._queued)
+            return await rooms.controller.wait(ticket, on_queued=self._queued)
         finally:
             rooms.waiters.forget(ticket.id)
 

@@ -127,11 +127,10 @@ def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> Pro
     media: what the backends that may run it make of images and the like; the dearest counts.
     """
     prompts = request.prompts
-    if len(prompts) == 1:
-        tokens: tuple[int | None, ...] = (prompt_bound(prompts[0], media),)
-    else:
-        tokens = tuple([prompt_bound(prompt, media) for prompt in prompts])
-    return PromptCount(tokens, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
+    if len(prompts) == 1 and prompts[0].token_ids is None:
+        return PromptCount((prompt_bound(prompts[0], media),), CountKind.BOUND)
+    bounds = tuple([prompt_bound(prompt, media) for prompt in prompts])
+    return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
 def _media_of(rooms: Rooms, pool: Pool) -> Sequence[MediaCosts]:

@@ -36,7 +36,7 @@ def test_what_begins_ends_and_leaves_nothing_charged_for_others(commitment: Comm
     before = commitment.charge(ticket(1, needs={A: need}), A, need, 0)
     for number in range(20):
         one = ticket(number, needs={A: need})
-        commitment.began(one, A, need, commitment.charge(one, A, need, 0))
+        assert commitment.begin(one, A, need) == commitment.charge(one, A, need, 0)
         commitment.moved(one, A, need, commitment.charge(one, A, need, 30), 30)
         commitment.ended(one)
     assert commitment.charge(ticket(1, needs={A: need}), A, need, 0) == before

@@ -100,6 +100,20 @@ def test_the_last_token_of_an_answer_takes_no_room(prompt: int, cap: int, blocks
     assert (offer.worst_blocks, offer.seats, offer.cap_to_write) == (blocks, 1, None)
 
 
+@given(st.integers(0, 1100), st.integers(1, 1100), st.integers(1, 3), st.sampled_from(CountKind), st.booleans())
+def test_one_prompt_alone_is_weighed_as_if_it_came_with_another(
+    prompt: int, cap: int, n: int, kind: CountKind, is_tight: bool
+) -> None:
+    """One prompt is the common case, and has a way of its own."""
+    budget = TIGHT if is_tight else ROOMY
+    alone = answer(asked(cap, n=n), PromptCount((prompt,), kind), budget=budget)
+    beside = answer(asked(cap, n=n, prompts=2), PromptCount((prompt, prompt), kind), budget=Budget(2 * budget.blocks))
+    assert type(alone) is type(beside)
+    if isinstance(alone, Offer) and isinstance(beside, Offer):
+        assert (2 * alone.worst_blocks, 2 * alone.seats) == (beside.worst_blocks, beside.seats)
+        assert (alone.prompt_tokens, alone.output_tokens) == (beside.prompt_tokens, beside.output_tokens)
+
+
 @pytest.mark.parametrize(("n", "best_of", "has_best_of", "sequences"), [(4, 1, True, 4), (2, 5, True, 5), (2, 5, False, 2)])
 def test_each_sample_is_a_sequence_and_best_of_counts_where_the_engine_has_it(
     n: int, best_of: int, has_best_of: bool, sequences: int

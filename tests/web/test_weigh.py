@@ -14,7 +14,7 @@ from gateway.core.request import CapState, Countable, InferenceRequest, MediaKin
 from gateway.tokens.bound import CHAT_TOKENS, MESSAGE_TOKENS
 from gateway.tokens.media import FRAME_TOKENS, Fixed, MediaCosts
 from gateway.web.rooms import Rooms
-from gateway.web.weigh import find_pool, reweigh, weigh
+from gateway.web.weigh import find_pool, reweigh, weigh, weigh_at_once
 from support.engine_scripts import script_dynamo, script_plain_server, script_vllm
 from support.rooms import clock_of, open_rooms
 from support.scripted_engine import ScriptedEngine
@@ -44,6 +44,20 @@ async def test_a_bound_that_fits_asks_the_engine_nothing(engine: ScriptedEngine)
     assert weighed.count.kind is CountKind.BOUND
     assert set(weighed.offers) == {A}
     assert weighed.cap_tokens == 100
+    assert engine.asked("/tokenize") == []
+
+
+async def test_what_the_bound_decides_is_weighed_at_once_and_nothing_else_is(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        pool = await pool_of(rooms)
+        for request in (chat(), chat(cap=None), replace(chat(), n=3), embeddings(5, 7)):
+            at_once = weigh_at_once(rooms, pool, request)
+            assert at_once is not None
+            assert at_once == await weigh(rooms, pool, request)
+        assert weigh_at_once(rooms, pool, chat(5000)) is None
+        unknown = replace(pool, backends=tuple(replace(view, capacity=None) for view in pool.backends))
+        assert weigh_at_once(rooms, unknown, chat()) is None
     assert engine.asked("/tokenize") == []
 
 

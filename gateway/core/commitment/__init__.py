@@ -30,13 +30,15 @@ class Commitment(Protocol):
         at most budget - reserve."""
         ...
 
-    # What it is told. `began`, `moved` and `ended` follow each request that holds something.
+    # What it is told. `begin`, `moved` and `ended` follow each request that holds something.
 
     def has_budget(self, backend: BackendName, budget_blocks: int) -> None:
         """The whole budget of a backend, 0 while unknown."""
         ...
 
-    def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None: ...
+    def begin(self, ticket: Ticket, backend: BackendName, need: Need) -> int:
+        """A request is granted. Returns what `charge` says of it."""
+        ...
 
     def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None: ...
 

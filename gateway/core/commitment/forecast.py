@@ -68,11 +68,13 @@ class ForecastCommitment:
     def has_budget(self, backend: BackendName, budget_blocks: int) -> None:
         self._page(backend).budget_blocks = budget_blocks
 
-    def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
+    def begin(self, ticket: Ticket, backend: BackendName, need: Need) -> int:
+        charged_blocks = self.charge(ticket, backend, need, 0)
         if need.seats == 1:
             self._following[ticket.id] = self._evidence.follow(ticket)
         if ticket.cap_tokens is None:
             self._count_cold(ticket, backend, need, charged_blocks)
+        return charged_blocks
 
     def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None:
         following = self._following.get(ticket.id)

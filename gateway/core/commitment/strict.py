@@ -21,8 +21,9 @@ class StrictCommitment:
     def has_budget(self, backend: BackendName, budget_blocks: int) -> None:
         """What there is changes no charge."""
 
-    def began(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int) -> None:
+    def begin(self, ticket: Ticket, backend: BackendName, need: Need) -> int:
         """Nor does what runs,"""
+        return self.charge(ticket, backend, need, 0)
 
     def moved(self, ticket: Ticket, backend: BackendName, need: Need, charged_blocks: int, output_tokens: int) -> None:
         """how far it has come,"""
