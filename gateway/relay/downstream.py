@@ -57,9 +57,8 @@ class Client(Downstream, Protocol):
         take: told of each part's bytes before it is kept; what it raises ends the reading.
         """
 
-    @property
-    def has_whole_body(self) -> bool:
-        """Whether `read_body` would wait for nothing."""
+    def whole_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes | None:
+        """As `read_body`, if the body is all here and nothing need be waited for; None if it is not."""
 
     def watch(self) -> None:
         """From now on notice when the client leaves. Call once, after the body was read."""
@@ -95,8 +94,9 @@ class AsgiDownstream:
 
     # `send` of a server may wait, and nothing tells whether it would.
     takes_at_once: Final = False
-    # Nor can it be told what a server has of a body that nobody asked for yet.
-    has_whole_body: Final = False
+
+    def whole_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes | None:
+        return None  # nor can it be told what a server has of a body that nobody asked for yet
 
     async def read_body(self, limit_bytes: int, take: Callable[[int], None] | None = None) -> bytes:
         parts: list[bytes] = []

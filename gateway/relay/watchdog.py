@@ -38,8 +38,9 @@ class Watchdog:
         self._awake = asyncio.Event()
 
     def watch(self, answer: Watched) -> None:
+        if not self._watched:
+            self._awake.set()
         self._watched.add(answer)
-        self._awake.set()
 
     def unwatch(self, answer: Watched) -> None:
         self._watched.discard(answer)

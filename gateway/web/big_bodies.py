@@ -24,7 +24,7 @@ class BigBodies:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="big bodies")
 
     async def read(self, work: Callable[Concatenate[bytes, P], T], body: bytes, *args: P.args, **kwargs: P.kwargs) -> T:
-        """`work(body, ...)`, which must be plain and pure; raises what it raises.
+        """`work(body, ...)`, which must be plain and pure; raises what it raises. A body within LIMIT_BYTES waits for nothing.
 
         A cancelled caller gives up its turn, or the result if the work has begun: never more than AT_ONCE run.
         """

@@ -32,15 +32,23 @@ class Inference:
 
     async def serve(self, head: InferenceHead, client: Client) -> None:
         """Serve one call to its end."""
-        await self._turnstile.enter()
-        await serve_client(self._rooms, head, client)
+        if not self._turnstile.lets_pass():
+            await self._turnstile.enter()
+        await serve_client(self._rooms, head, client, _own_task())
 
     async def serve_wire(self, head: InferenceHead, client: WireClient, tasks: set[asyncio.Task[None]]) -> None:
         """As `serve`, in a task of its own that is among `tasks`."""
-        task = asyncio.current_task()
+        task = _own_task()
         try:
-            await self.serve(head, client)
+            if not self._turnstile.lets_pass():
+                await self._turnstile.enter()
+            await serve_client(self._rooms, head, client, task)
         finally:
             client.close()
-            if task is not None:
-                tasks.discard(task)
+            tasks.discard(task)
+
+
+def _own_task() -> asyncio.Task[None]:
+    task = asyncio.current_task()
+    assert task is not None, "a server calls its application in a task"
+    return task

@@ -8,7 +8,6 @@ place. Nothing is asked for while nobody waits.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gateway.admission.controller import Controller
 from gateway.core.names import BackendName, TicketId
@@ -22,13 +21,8 @@ from gateway.web.counting import Counting
 Reweigh = Callable[[PromptCount], Mapping[BackendName, Need]]
 
 
-@dataclass(slots=True)
-class _Bounded:
-    """A waiting or running request that is weighed by a bound."""
-
-    ticket: Ticket
-    request: InferenceRequest
-    reweigh: Reweigh
+# A waiting or running request that is weighed by a bound.
+_Bounded = tuple[Ticket, InferenceRequest, Reweigh]
 
 
 class Recount:
@@ -44,11 +38,12 @@ class Recount:
 
     def note(self, ticket: Ticket, request: InferenceRequest, reweigh: Reweigh) -> None:
         """This request is weighed by a bound from now on; `forget` it when it ends."""
-        self._bounded[ticket.id] = _Bounded(ticket, request, reweigh)
+        self._bounded[ticket.id] = (ticket, request, reweigh)
 
     def forget(self, ticket: TicketId) -> None:
         """The request has ended: no engine is kept busy counting it, and its prompt is kept no longer than it was."""
-        self._bounded.pop(ticket, None)
+        if self._bounded.pop(ticket, None) is not None:
+            return  # it was never asked for
         count = self._counts.pop(ticket, None)
         if count is not None:
             count.cancel()
@@ -65,29 +60,29 @@ class Recount:
     async def _count_on(self, backend: BackendName) -> None:
         while self._controller.has_waiting_for(backend):
             # The oldest first: those who run, then those at the head of the line.
-            bounded = next((seen for seen in self._bounded.values() if backend in seen.ticket.needs), None)
+            bounded = next((seen for seen in self._bounded.values() if backend in seen[0].needs), None)
             if bounded is None:
                 return
             # Asked for once, whatever comes of it.
-            ticket = bounded.ticket.id
-            del self._bounded[ticket]
-            count = self._counts[ticket] = asyncio.create_task(
-                self._count(backend, bounded), name=f"count of ticket {ticket} on {backend}"
+            (ticket, request, reweigh), number = bounded, bounded[0].id
+            del self._bounded[number]
+            count = self._counts[number] = asyncio.create_task(
+                self._count(backend, ticket, request), name=f"count of ticket {number} on {backend}"
             )
             try:
                 await asyncio.wait({count})
             finally:
-                self.forget(ticket)
+                self.forget(number)
             counted = None if count.cancelled() else count.result()
             if counted is not None:
-                self._controller.reweigh(ticket, bounded.reweigh(counted))
+                self._controller.reweigh(number, reweigh(counted))
 
-    async def _count(self, backend: BackendName, bounded: _Bounded) -> PromptCount | None:
+    async def _count(self, backend: BackendName, ticket: Ticket, request: InferenceRequest) -> PromptCount | None:
         """The exact count or, where none can be had, what the bytes of such prompts came to."""
-        counted = await self._counter.count(backend, bounded.request)
+        counted = await self._counter.count(backend, request)
         if counted is not None:
             return counted
-        estimate = self._ratios.estimate(bounded.ticket.family, bounded.request)
+        estimate = self._ratios.estimate(ticket.family, request)
         return None if estimate is None else PromptCount(estimate, CountKind.BOUND_ONLY)
 
     async def stop(self) -> None:

@@ -23,40 +23,49 @@ from gateway.relay.downstream import AsgiDownstream, Client, Receive, Send
 from gateway.relay.stream import Answer
 from gateway.relay.upstream import UpstreamExchange
 from gateway.web.asked import EXPECT
-from gateway.web.callers import asked_priority
+from gateway.web.big_bodies import LIMIT_BYTES
 from gateway.web.error_answers import ErrorAnswer, Headers, answer_to
 from gateway.web.expectation import refuse_unread
 from gateway.web.in_band import goes_under_a_stream, tell_in_band
 from gateway.web.inference_head import InferenceHead
 from gateway.web.journal import GONE_IN, Journal, Phase
-from gateway.web.lane_choice import lane_of
 from gateway.web.own_headers import own_headers, truncation
 from gateway.web.reports import can_be_told, learn_from
 from gateway.web.returning import says_it_returns
 from gateway.web.rooms import Rooms
 from gateway.web.running import shutting_down
+from gateway.web.tickets import ticket_of
 from gateway.web.upload import read_upload
 from gateway.web.waiting_words import WaitingWords
-from gateway.web.weigh import Weighed, find_pool, reweigh, weigh, weigh_anew, weigh_at_once
+from gateway.web.weigh import find_pool, reweigh, weigh, weigh_anew, weigh_at_once
 
 log = logging.getLogger("kvgate.web")
 
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
+    task = asyncio.current_task()
+    assert task is not None, "an ASGI server calls its application in a task"
     head = InferenceHead(dialect, scope["headers"], scope.get("query_string", b""))
-    await serve_client(rooms, head, AsgiDownstream(receive, send))
+    await serve_client(rooms, head, AsgiDownstream(receive, send), task)
 
 
-async def serve_client(rooms: Rooms, head: InferenceHead, client: Client) -> None:
-    """Serve one call of an inference route."""
+async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: asyncio.Task[Any]) -> None:
+    """Serve one call of an inference route. task: the one in which this runs."""
     journal = Journal(head.dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
     rooms.open_requests.add(journal)
-    line = Line(rooms, head, client, journal)
+    line = Line(rooms, head, client, journal, task)
     outcome = Outcome.GATEWAY_ERROR
     try:
         try:
+            rooms.running.add(line)
             outcome = await line.travel()
+        except asyncio.CancelledError:
+            if not line.is_cut:
+                raise
+            # A drain has come to its end before there is an answer: it is refused like a request that comes now.
+            task.uncancel()
+            outcome = await line.answer_error(shutting_down())
         except GatewayError as error:
             outcome = await line.answer_error(error)
         except Exception as error:
@@ -67,9 +76,10 @@ async def serve_client(rooms: Rooms, head: InferenceHead, client: Client) -> Non
             outcome = Outcome.DRAINED
             raise
         # The client's departure cancelled us: that is the end of the request, not of the task.
-        line.task.uncancel()
+        task.uncancel()
     finally:
         client.unwatch()
+        rooms.running.discard(line)
         rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
         journal.end(line.outcome_of(outcome), rooms.clock.now())
@@ -77,9 +87,15 @@ async def serve_client(rooms: Rooms, head: InferenceHead, client: Client) -> Non
 
 
 class Line:
-    """One request on its way, its steps in the order in which they happen."""
+    """One request on its way, its steps in the order in which they happen. What need not wait on its way waits for nothing."""
 
-    def __init__(self, rooms: Rooms, head: InferenceHead, client: Client, journal: Journal) -> None:
+    __slots__ = (
+        "_answer", "_asked", "_body", "_client", "_dialect", "_first_arrived", "_head", "_head_sent", "_journal",
+        "_left_with_all", "_onward_body", "_patience_s", "_rooms", "_runs_on", "_space", "_task", "_words",
+        "is_cut",
+    )  # fmt: skip
+
+    def __init__(self, rooms: Rooms, head: InferenceHead, client: Client, journal: Journal, task: asyncio.Task[Any]) -> None:
         self._rooms = rooms
         self._head = head
         self._dialect = head.dialect
@@ -95,49 +111,46 @@ class Line:
         self._head_sent = False
         self._left_with_all: Outcome | None = None
         self._runs_on = False
-        self._is_cut = False
         self._answer: Answer | None = None
-        self.space = rooms.body_room.open()
-        task = asyncio.current_task()
-        assert task is not None, "an ASGI server calls its application in a task"
-        self.task = task
+        self._space = rooms.body_room.open()
+        self._task = task
+        self.is_cut = False  # by the end of a drain, before there was an answer
         client.on_gone(self._client_left)
 
     async def travel(self) -> Outcome:
-        """The whole way, unless a drain comes to its end before there is an answer: then it is refused like one that comes now.
+        """The whole way.
 
-        Raises GatewayError while nothing was sent to the client; cancelled when the client leaves.
+        Raises GatewayError while nothing was sent to the client; cancelled when the client leaves, or is told no more.
         """
-        running = self._rooms.running
-        running.add(self)
-        try:
-            return await self._travel()
-        except asyncio.CancelledError:
-            if not self._is_cut:
-                raise
-            self.task.uncancel()
-            raise shutting_down() from None
-        finally:
-            running.discard(self)
-
-    async def _travel(self) -> Outcome:
-        rooms, journal = self._rooms, self._journal
+        rooms, client, journal, dialect = self._rooms, self._client, self._journal, self._dialect
+        choices = rooms.choices
         terms = journal.terms = rooms.callers.identify(self._head.credentials)
         if EXPECT in self._asked:
             refuse_unread(rooms)
-        self._body = self._onward_body = await self._read_body()
-        self._client.watch()
+        limit_bytes, space = choices.max_body_bytes, self._space
+        self._body = self._onward_body = client.whole_body(limit_bytes, space.take) or await read_upload(
+            client, self._head.headers, space, limit_bytes=limit_bytes, timeout_s=choices.upload_timeout_s
+        )
+        client.watch()
         journal.timeline.body_read = rooms.clock.now()
-        request = journal.request = await rooms.big_bodies.read(self._dialect.read_request, self._body)
+        read, is_large = dialect.read_request, len(self._body) > LIMIT_BYTES
+        request = journal.request = await rooms.big_bodies.read(read, self._body) if is_large else read(self._body)
         if request.priority is not None and not terms.may_set_priority:
-            self._onward_body = await rooms.big_bodies.read(self._dialect.limit_priority, self._body, terms.priority)
+            self._onward_body = await rooms.big_bodies.read(dialect.limit_priority, self._body, terms.priority)
 
         journal.enter(Phase.QUEUED)
         pool = journal.pool = rooms.roster.pool_for(request.model) or await find_pool(rooms, request.model)
-        journal.weighed = weigh_at_once(rooms, pool, request) or await weigh(rooms, pool, request)
-        await self._find_first_try()
+        weighed = journal.weighed = weigh_at_once(rooms, pool, request) or await weigh(rooms, pool, request)
+        if says_it_returns(self._asked):
+            await self._find_first_try()
+        ticket = ticket_of(journal, choices, self._asked, first_arrived=self._first_arrived, patience_s=self._patience_s)
+        journal.lane = ticket.lane
+        is_bounded = weighed.count.kind is CountKind.BOUND
         try:
-            grant = await self._admit(request, journal.weighed)
+            if is_bounded:
+                rooms.recount.note(ticket, request, self._recounted)
+            journal.timeline.joined = rooms.clock.now()
+            grant = rooms.controller.join(ticket) or await self._wait_in_line(ticket)
             try:
                 self._body = b""
                 self._stop_words()
@@ -147,58 +160,21 @@ class Line:
             finally:
                 grant.release()
         finally:
-            rooms.recount.forget(journal.ticket_id)
+            if is_bounded:
+                rooms.recount.forget(ticket.id)
 
-    async def _read_body(self) -> bytes:
-        choices = self._rooms.choices
-        return await read_upload(
-            self._client,
-            self._head.headers,
-            self.space,
-            limit_bytes=choices.max_body_bytes,
-            timeout_s=choices.upload_timeout_s,
-        )
-
-    async def _admit(self, request: InferenceRequest, weighed: Weighed) -> Grant:
-        rooms, journal, terms = self._rooms, self._journal, self._journal.terms
-        arrived = journal.timeline.arrived
-        lane = lane_of(rooms.choices.lanes, weighed.pool, request, weighed, self._asked, terms)
-        journal.lane = lane.name
-        waits_s = rooms.choices.queue_timeout_s if lane.deadline_s is None else lane.deadline_s
-        limits_s = (waits_s, rooms.choices.ttft_target_s, self._patience_s)
-        ticket = Ticket(
-            id=journal.ticket_id,
-            pool=weighed.pool.name,
-            needs=weighed.offers,
-            arrived=self._first_arrived,
-            deadline=arrived + min(limit_s for limit_s in limits_s if limit_s is not None),
-            terms=terms,
-            priority=terms.priority_of(asked_priority(self._asked, request.priority)),
-            lane=lane.name,
-            affinity=request.affinity,
-            prompt_tokens=weighed.count.total,
-            cap_tokens=weighed.cap_tokens,
-            family=weighed.pool.family(request.model),
-            returns=self._first_arrived < arrived,
-        )
-        if weighed.count.kind is CountKind.BOUND:
-            rooms.recount.note(ticket, request, self._recounted)
-        journal.timeline.joined = rooms.clock.now()
-        grant = rooms.controller.join(ticket)
-        if grant is not None:
-            return grant
+    async def _wait_in_line(self, ticket: Ticket) -> Grant:
         try:
-            return await rooms.controller.wait(ticket, on_queued=self._queued)
+            return await self._rooms.controller.wait(ticket, on_queued=self._queued)
         finally:
-            rooms.waiters.forget(ticket.id)
+            self._rooms.waiters.forget(ticket.id)
 
     async def _find_first_try(self) -> None:
         """Who was refused and comes back as it was told stands where its first try would stand."""
         rooms = self._rooms
-        if says_it_returns(self._asked):
-            mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._head.credentials)
-            first_arrived = rooms.returning.arrived(mark, now=rooms.clock.now())
-            self._first_arrived = first_arrived if first_arrived is not None else self._first_arrived
+        mark = await rooms.big_bodies.read(rooms.returning.mark, self._body, self._head.credentials)
+        first_arrived = rooms.returning.arrived(mark, now=rooms.clock.now())
+        self._first_arrived = first_arrived if first_arrived is not None else self._first_arrived
 
     def _queued(self, ticket: Ticket) -> None:
         rooms, request = self._rooms, self._journal.request
@@ -326,25 +302,27 @@ class Line:
         if self._answer is not None:
             self._answer.cut(stage)
         elif self._journal.gone_in is None:
-            self._is_cut = True
-            self.task.cancel()
+            self.is_cut = True
+            self._task.cancel()
 
     def _client_left(self) -> None:
         self._journal.gone_in = self._journal.phase
         if not self._runs_on:
-            self.task.cancel()
+            self._task.cancel()
 
     def _own_headers(self) -> Headers:
         return own_headers(self._journal, self._rooms.controller, now=self._rooms.clock.now())
 
     def close(self) -> None:
         """The request has ended, however it did: its body is needed no more, and nothing more is said."""
-        self.space.close()
+        self._space.close()
         self._stop_words()
+        self._words = None
 
     async def answer_error(self, error: Exception) -> Outcome:
         """Tell the caller, in its dialect, why there is no answer."""
         journal = self._journal
+        self._rooms.running.discard(self)
         self._client.on_gone(None)
         self._stop_words()
         answer = self._error_answer(error)

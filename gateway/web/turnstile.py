@@ -21,14 +21,20 @@ class Turnstile:
         self._line: deque[asyncio.Future[None]] = deque()
         self._is_turning = False
 
-    async def enter(self) -> None:
-        """Return when it is one's turn; at once unless more came in this turn than may start in it."""
+    def lets_pass(self) -> bool:
+        """Whether it is one's turn at once, as it is unless more came in this turn than may start in it; if not, `enter`."""
         if not self._is_turning:
             self._is_turning = True
             loop = asyncio.get_running_loop()
             loop.call_soon(self._turn, loop)
-        if not self._line and self._passed < self._per_turn:
-            self._passed += 1
+        if self._line or self._passed >= self._per_turn:
+            return False
+        self._passed += 1
+        return True
+
+    async def enter(self) -> None:
+        """Return when it is one's turn."""
+        if self.lets_pass():
             return
         place = asyncio.get_running_loop().create_future()
         self._line.append(place)

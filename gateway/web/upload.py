@@ -22,6 +22,8 @@ class BodyRoom:
 class BodySpace:
     """What one request takes of the room, from its first byte to its end."""
 
+    __slots__ = ("_room", "_taken_bytes")
+
     def __init__(self, room: BodyRoom) -> None:
         self._room = room
         self._taken_bytes = 0
@@ -45,10 +47,8 @@ class BodySpace:
 
 
 async def read_upload(client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float) -> bytes:
-    """The body. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read, or too late;
-    Rejected if there is no room for it. Whoever opened `space` closes it."""
-    if client.has_whole_body:
-        return await client.read_body(limit_bytes, space.take)
+    """The body, once it has come. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read,
+    or too late; Rejected if there is no room for it. Whoever opened `space` closes it."""
     length = header_value(headers, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise too_large(limit_bytes)

@@ -120,9 +120,15 @@ class WireClient:
 
     # What a request needs.
 
-    @property
-    def has_whole_body(self) -> bool:
-        return not self.more_body and not self.gone
+    def whole_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes | None:
+        if self.more_body or self.gone or self._fault is not None:
+            return None
+        if self.unread_bytes > limit_bytes:
+            raise too_large(limit_bytes)
+        take(self.unread_bytes)
+        parts, self._unread = self._unread, []
+        self.unread_bytes = 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes:
         parts: list[bytes] = []

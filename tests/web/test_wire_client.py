@@ -77,7 +77,13 @@ def with_body(connection: Connection, *parts: bytes) -> WireClient:
 
 async def test_a_body_that_is_there_is_read_without_waiting(connection: Connection) -> None:
     client = with_body(connection, b"ab", b"c")
-    assert client.has_whole_body
+    taken: list[int] = []
+    assert (client.whole_body(3, taken.append), taken) == (b"abc", [3])
+    assert client.unread_bytes == 0
+
+
+async def test_a_body_that_is_there_need_not_be_taken_as_a_whole(connection: Connection) -> None:
+    client = with_body(connection, b"ab", b"c")
     taken: list[int] = []
     reading = client.read_body(3, taken.append)
     with pytest.raises(StopIteration) as done:
@@ -92,7 +98,7 @@ async def test_a_request_may_have_no_body(connection: Connection) -> None:
 async def test_a_body_that_comes_later_is_waited_for(connection: Connection) -> None:
     client = connection.client
     client.take_body(b"a")
-    assert not client.has_whole_body
+    assert client.whole_body(10, lambda size: None) is None
     reading = asyncio.create_task(client.read_body(10, lambda size: None))
     await asyncio.sleep(0)
     client.take_body(b"b")
@@ -108,6 +114,9 @@ async def test_a_body_above_the_limit_is_refused_as_soon_as_it_is(connection: Co
     with pytest.raises(InvalidRequest) as refused:
         await connection.client.read_body(3, lambda size: None)
     assert refused.value.reason is RejectReason.BODY_TOO_LARGE
+    connection.client.end_body()
+    with pytest.raises(InvalidRequest):
+        connection.client.whole_body(3, lambda size: None)
 
 
 async def test_a_body_that_breaks_is_the_callers_error_and_the_connection_ends_with_its_answer(connection: Connection) -> None:
