@@ -38,6 +38,10 @@ class Watcher(Protocol):
         """The bytes to relay now: the very same object, unless a usage event is being cut out."""
         ...
 
+    def passes(self, data: bytes) -> bool:
+        """Whether `feed` would give back the very same object: then it may be fed after it was relayed."""
+        ...
+
     def finish(self) -> bytes:
         """The upstream ended its answer cleanly: what was held back, mostly nothing. The facts below are final now."""
         ...

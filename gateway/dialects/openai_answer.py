@@ -11,14 +11,26 @@ from gateway.core.demand import Usage
 _JSON = msgspec.json.Decoder()
 
 
+class Words(msgspec.Struct, gc=False):
+    """What a choice says, whole or what an event adds to it. Engines that know reasoning by both of its names send it under
+    both."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+
+
 class Choice(msgspec.Struct, gc=False):
     """One choice of an answer, or what an event adds to it."""
 
-    index: Any = 0
-    text: Any = None
-    delta: Any = None
-    message: Any = None
-    finish_reason: Any = None
+    index: int = 0
+    text: str | None = None
+    delta: Words | None = None
+    message: Words | None = None
+    finish_reason: str | None = None
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -44,7 +56,6 @@ _ANSWER = msgspec.json.Decoder(Answer)
 _ANSWERS = msgspec.json.Decoder(list[Answer])
 # More tokens than any answer has; above it a count is nonsense and must not reach a counter.
 _MAX_TOKENS = 1 << 40
-_TEXTS = frozenset(("content", "reasoning", "reasoning_content", "refusal"))
 # A key cannot stand inside a text: its quotes would be escaped there. Two levels are what usage objects have.
 _USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 
@@ -91,13 +102,38 @@ def _odd_answer(answer: Any) -> Answer | None:
     if not isinstance(answer, dict):
         return None
     told = answer.get("choices")
-    choices = [
-        Choice(**{name: choice[name] for name in Choice.__struct_fields__ if name in choice})
-        for choice in (told if isinstance(told, list) else ())
-        if isinstance(choice, dict)
-    ]
+    choices = [_odd_choice(choice) for choice in (told if isinstance(told, list) else ()) if isinstance(choice, dict)]
     others = {name: answer.get(name) for name in Answer.__struct_fields__ if name != "choices"}
     return Answer(choices or ([] if told == [] else None), **others)
+
+
+def _odd_choice(choice: dict[str, Any]) -> Choice:
+    index = choice.get("index")
+    return Choice(
+        index=index if type(index) is int else 0,
+        text=_text(choice.get("text")),
+        delta=_odd_words(choice.get("delta")),
+        message=_odd_words(choice.get("message")),
+        finish_reason=_text(choice.get("finish_reason")),
+    )
+
+
+def _odd_words(words: Any) -> Words | None:
+    if not isinstance(words, dict):
+        return None
+    calls = words.get("tool_calls")
+    return Words(
+        content=_text(words.get("content")),
+        reasoning=_text(words.get("reasoning")),
+        reasoning_content=_text(words.get("reasoning_content")),
+        refusal=_text(words.get("refusal")),
+        tool_calls=calls if isinstance(calls, list) else None,
+        function_call=words.get("function_call"),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def usage_of(answer: Answer) -> Usage | None:
@@ -136,19 +172,18 @@ def is_error(answer: dict[str, Any]) -> bool:
 
 def token_bytes(choice: Choice) -> int:
     """Bytes of text, reasoning and tool calls in a choice, whole or a delta of it; 0 if it carries none."""
-    total = text_length(choice.text) if choice.text else 0
-    delta = choice.delta or choice.message
-    if not isinstance(delta, dict):
-        return total
-    for name, value in delta.items():
-        if name in _TEXTS:
-            # Engines that know reasoning by both of its names send it under both.
-            if name != "reasoning_content" or not delta.get("reasoning"):
-                total += text_length(value)
-        elif name == "tool_calls" and isinstance(value, list):
-            total += sum(_call_bytes(call.get("function")) for call in value if isinstance(call, dict))
-        elif name == "function_call":
-            total += _call_bytes(value)
+    words = choice.delta or choice.message
+    if words is None:
+        return text_length(choice.text)
+    total = text_length(words.content)
+    if (reasoning := words.reasoning or words.reasoning_content) is not None:
+        total += text_length(reasoning)
+    if choice.text is not None or words.refusal is not None:
+        total += text_length(choice.text) + text_length(words.refusal)
+    if words.tool_calls is not None:
+        total += sum(_call_bytes(call.get("function")) for call in words.tool_calls if isinstance(call, dict))
+    if words.function_call is not None:
+        total += _call_bytes(words.function_call)
     return total
 
 

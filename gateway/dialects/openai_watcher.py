@@ -51,6 +51,7 @@ class StreamWatcher:
         "_splitter",
         "has_error",
         "hit_cap",
+        "is_complete",
         "text_bytes",
         "token_events",
         "usage",
@@ -61,16 +62,25 @@ class StreamWatcher:
         self._is_hiding = hide_usage
         self._is_done = False
         self._ends_amid_event = False
-        # Choices that have begun and not ended; None before the first.
-        self._open_choices: set[int] | None = None
+        self.is_complete = False
+        self._open_choices: set[int] = set()  # have begun and not ended
         self.usage: Usage | None = None
         self.token_events = 0
         self.text_bytes = 0
         self.has_error = False
         self.hit_cap = False
 
+    def passes(self, data: bytes) -> bool:
+        if not self._is_hiding:
+            return True
+        return b'"usage"' not in data and data.endswith(b"\n\n") and self._splitter.is_fresh
+
     def feed(self, data: bytes) -> bytes:
         splitter = self._splitter
+        line = splitter.line(data)
+        if line is not None and (chunk := read_answer(line)) is not None and not (self._is_hiding and chunk.only_tells_usage):
+            self._see_chunk(chunk)
+            return data
         found = splitter.lines(data)
         if found is not None:
             events, lines, number = found
@@ -103,10 +113,6 @@ class StreamWatcher:
         return self.usage is None
 
     @property
-    def is_complete(self) -> bool:
-        return self._is_done or (self._open_choices is not None and not self._open_choices)
-
-    @property
     def at_boundary(self) -> bool:
         if self._ends_amid_event:
             return False
@@ -121,7 +127,7 @@ class StreamWatcher:
         if data is None:
             return False
         if data == _DONE:
-            self._is_done = True
+            self._is_done = self.is_complete = True
             return False
         chunk = read_answer(data)
         if chunk is None:
@@ -144,11 +150,11 @@ class StreamWatcher:
         for chunk in chunks:
             self._see_chunk(chunk)
         if is_done:
-            self._is_done = True
+            self._is_done = self.is_complete = True
         return True
 
     def _see_chunk(self, chunk: Answer) -> None:
-        if chunk.is_error:
+        if chunk.error or chunk.object == "error":
             self.has_error = True
             return
         if chunk.usage is not None or chunk.timings is not None:
@@ -156,22 +162,20 @@ class StreamWatcher:
         carried = 0
         for choice in chunk.choices or ():
             carried += token_bytes(choice)
-            self._see_end(choice)
+            if choice.finish_reason or choice.index not in self._open_choices:
+                self._see_end(choice)
         if carried:
             self.token_events += 1
             self.text_bytes += carried
 
     def _see_end(self, choice: Choice) -> None:
-        index, reason = choice.index, choice.finish_reason
-        if not isinstance(index, int):
-            index = 0
-        if self._open_choices is None:
-            self._open_choices = set()
-        if isinstance(reason, str) and reason:
-            self._open_choices.discard(index)
-            self.hit_cap = self.hit_cap or reason == "length"
+        if choice.finish_reason:
+            self._open_choices.discard(choice.index)
+            self.hit_cap = self.hit_cap or choice.finish_reason == "length"
+            self.is_complete = self.is_complete or not self._open_choices
         else:
-            self._open_choices.add(index)
+            self._open_choices.add(choice.index)
+            self.is_complete = self._is_done
 
 
 class PlainWatcher:
@@ -194,6 +198,9 @@ class PlainWatcher:
         self.text_bytes = 0
         self.has_error = False
         self.hit_cap = False
+
+    def passes(self, data: bytes) -> bool:
+        return True
 
     def feed(self, data: bytes) -> bytes:
         self._kept += data

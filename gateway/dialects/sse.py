@@ -39,6 +39,11 @@ class EventSplitter:
         return len(self._tail)
 
     @property
+    def is_fresh(self) -> bool:
+        """What comes next begins an event, and nothing is kept."""
+        return not self._tail and not self._is_oversize
+
+    @property
     def is_between_events(self) -> bool:
         """All bytes given so far end with an event's end."""
         return not self._is_oversize and not self._tail.strip(b"\r\n")
@@ -47,6 +52,13 @@ class EventSplitter:
     def is_amid_oversize(self) -> bool:
         """The pieces given back so far end within an event that outgrew the limit."""
         return self._is_oversize
+
+    def line(self, data: bytes) -> bytes | None:
+        """The data of the one event that `data` is, if it has one line of data and nothing else, and begins one; None if not.
+        Nothing need be fed then."""
+        if data.find(b"\n") == len(data) - 2 and data.startswith(_DATA) and not self._tail and not self._is_oversize:
+            return data[6:-2] if b"\r" not in data else None
+        return None
 
     def lines(self, data: bytes) -> tuple[bytes, bytes, int] | None:
         """Every event that ends in `data`, their data with commas between, and how many they are, if each has just one line of

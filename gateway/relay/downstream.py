@@ -38,8 +38,9 @@ class Downstream(Protocol):
     def takes_at_once(self) -> bool:
         """Whether `write_now` may be called: the head is out, and a write would wait for nobody."""
 
-    def write_now(self, data: bytes) -> None:
-        """As `write_body`, without waiting."""
+    def write_now(self, data: bytes, chunk: bytes | None) -> bool:
+        """As `write_body`, without waiting; False, and nothing is written, where it may not be called. chunk: the same data as
+        one chunk of the chunked coding, if it came so."""
 
     def abort(self) -> None:
         """End visibly broken: the client sees that the answer is not whole. Plain, idempotent."""
@@ -145,8 +146,8 @@ class AsgiDownstream:
         else:
             self._callback = callback
 
-    def write_now(self, data: bytes) -> None:
-        raise RuntimeError("an ASGI server may have to be waited for")
+    def write_now(self, data: bytes, chunk: bytes | None) -> bool:
+        return False
 
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         await self._write({"type": "http.response.start", "status": status, "headers": headers})

@@ -2,6 +2,8 @@
 
 It promises:
 * bytes go on as they came; what the dialect's watcher cuts out is the usage event that nobody but us asked for.
+* behind the first token, a read that goes on whole whatever is in it is looked at later, with others of its stream: at the
+  watchdog's next look, or before anything is made of what the watcher knows. It counts for the instant at which it passed.
 * the grant is released in the very tick in which the engine's end is seen, also while a slow client still reads.
 * a stream that breaks never ends quietly: between two events the client gets an error event of its dialect, within an
   event (or in a plain answer) the connection is broken visibly.
@@ -27,6 +29,9 @@ from gateway.relay.watchdog import Clocks
 # Gaps that are kept before they are handed on: an answer of any length costs no more memory than this.
 _GAPS_AT_ONCE: Final = 32
 _WRITE_AT_ONCE_BYTES: Final = 64 * 1024
+# So many reads are passed on before they are looked at, each of at most so many bytes.
+_UNSEEN_READS: Final = 32
+_UNSEEN_BYTES: Final = 4096
 # A plain answer of at most so many bytes may be held until it is whole.
 _HELD_BYTES: Final = 256 * 1024
 
@@ -75,8 +80,9 @@ class Answer:
         "_on_gaps",
         "_running",
         "_timeline",
+        "_told_whole",
+        "_unseen",
         "_watcher",
-        "is_told_whole",
     )
 
     def __init__(
@@ -100,8 +106,8 @@ class Answer:
         self._grant = grant
         self._running = running
         self._watcher: Watcher | None = None
-        # The end that the engine put to a stream was passed on: who leaves now, as clients do behind it, has all of it.
-        self.is_told_whole = False
+        self._told_whole = False
+        self._unseen: list[tuple[float, bytes]] = []  # passed on and not looked at yet, each with its instant
         self._is_stream = is_stream
         self._clocks = clocks
         self._timeline = timeline
@@ -176,35 +182,64 @@ class Answer:
             return Outcome.UPSTREAM_ERROR_BEFORE
         return Outcome.UPSTREAM_ERROR_AFTER if watcher.has_error else Outcome.COMPLETED
 
+    @property
+    def is_told_whole(self) -> bool:
+        """The end that the engine put to a stream was passed on: who leaves now, as clients do behind it, has all of it."""
+        self._look()
+        return self._told_whole
+
     async def _relay_body(self, watcher: Watcher) -> None:
         """From the engine to the client: at once where the client takes it, else when it does."""
         while data := await self._exchange.read(self._pass_on):
+            self._look()
             seen = watcher.token_events
             await self._write(watcher.feed(data))
-            self._was_passed_on(watcher, seen)
+            self._has_passed(watcher, seen, self._now())
+        self._look()
         if rest := watcher.finish():
             await self._downstream.write_body(rest)
 
-    def _pass_on(self, data: bytes) -> bool:
+    def _pass_on(self, data: bytes, chunk: bytes | None) -> bool:
         """Pass on what has just come, if that needs no waiting."""
         watcher, downstream = self._watcher, self._downstream
-        if watcher is None or not downstream.takes_at_once:
+        if watcher is None:
             return False
+        if self._timeline.first_token is not None and len(data) <= _UNSEEN_BYTES and watcher.passes(data):
+            if not downstream.write_now(data, chunk):
+                return False
+            self._unseen.append((self._now(), data))
+            if len(self._unseen) >= _UNSEEN_READS:
+                self._look()
+            return True
+        if not downstream.takes_at_once:
+            return False
+        self._look()
         seen = watcher.token_events
-        if data := watcher.feed(data):
-            downstream.write_now(data)
-        self._was_passed_on(watcher, seen)
+        if shown := watcher.feed(data):
+            downstream.write_now(shown, chunk if shown is data else None)
+        self._has_passed(watcher, seen, self._now())
         return True
 
-    def _was_passed_on(self, watcher: Watcher, token_events_before: int) -> None:
+    def _look(self) -> None:
+        """Let the watcher see what was passed on."""
+        watcher, unseen = self._watcher, self._unseen
+        if watcher is None or not unseen:
+            return
+        self._unseen = []
+        for passed_at, data in unseen:
+            seen = watcher.token_events
+            watcher.feed(data)
+            self._has_passed(watcher, seen, passed_at)
+
+    def _has_passed(self, watcher: Watcher, token_events_before: int, at: float) -> None:
         if watcher.is_complete:
-            self.is_told_whole = self._is_stream and not watcher.has_error
+            self._told_whole = self._is_stream and not watcher.has_error
         if watcher.token_events == token_events_before:
             return
-        now, timeline = self._now(), self._timeline
+        timeline = self._timeline
         if timeline.first_token is None:
-            self._running.first_token(now)
-        timeline.token_event(now)
+            self._running.first_token(at)
+        timeline.token_event(at)
         if len(timeline.gaps) >= _GAPS_AT_ONCE:
             self._on_gaps(timeline.take_gaps())
 
@@ -222,6 +257,7 @@ class Answer:
     async def _break(self, failure: UpstreamFailed, watcher: Watcher, head: UpstreamHead) -> Outcome:
         """The head is out, so no status can change any more: say it in the stream, or break the connection."""
         outcome = BROKEN[failure.stage].after
+        self._look()
         if head.is_event_stream:
             # Of an event that never ended, what the watcher holds back stays back: an error event can follow then.
             at_boundary = watcher.at_boundary
@@ -241,6 +277,7 @@ class Answer:
         blocked_since = self._downstream.blocked_since
         if self._timeline.upstream_ended is None:
             watcher = self._watcher
+            self._look()
             self._running.look(
                 events=watcher.token_events if watcher is not None else 0,
                 text_bytes=watcher.text_bytes if watcher is not None else 0,
@@ -273,6 +310,7 @@ class Answer:
     def ended(self, outcome: Outcome | None) -> None:
         """What is to be learned from an answer that ended so; None: its client left, or it was broken off."""
         watcher = self._watcher
+        self._look()
         if watcher is None or outcome is Outcome.ENGINE_REFUSED:
             return
         ending = Ending.LEFT

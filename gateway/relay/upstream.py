@@ -54,8 +54,9 @@ def _encoding(value: bytes) -> str | None:
     return None if encoding in ("", "identity") else encoding
 
 
-PassOn = Callable[[bytes], bool]
-"""Offered bytes as they come. Returns whether it took them; what it does not take waits to be read."""
+PassOn = Callable[[bytes, bytes | None], bool]
+"""Offered bytes as they come and, if they came as just one chunk of the chunked coding, that chunk. Returns whether it took
+them; what it does not take waits to be read, and until then it is offered no more."""
 
 
 class Line(Protocol):
@@ -219,10 +220,12 @@ class UpstreamExchange:
         self._head = head
         self._wake()
 
-    def take(self, data: bytes) -> None:
-        """Bytes of the body have come."""
-        if self._pass_on is not None and not self._waiting and self._pass_on(data):
-            return
+    def take(self, data: bytes, chunk: bytes | None) -> None:
+        """Bytes of the body have come. chunk: they and their framing, if they came as just one chunk."""
+        if self._pass_on is not None:
+            if self._pass_on(data, chunk):
+                return
+            self._pass_on = None
         self._waiting.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes > self._read_ahead_bytes and not self.is_held_back and self._line is not None:

@@ -4,6 +4,7 @@ It promises:
 * it is offered for reuse only when an answer was whole, both sides may keep the connection, nothing came behind the
   answer and nothing of the request is still unsent; it is never offered after the engine's end of file.
 * bytes that nobody asked for close it.
+* a read that is precisely one chunk of an answer need not be parsed: it is handed on with its framing as it came.
 * an answer that is whole is delivered, also when the engine closed before it had read all of the request.
 """
 
@@ -47,8 +48,10 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_backend", "_ends_with_eof", "_exchange", "_fault", "_field_bytes", "_has_answered", "_has_head", "_has_progress",
-        "_has_surplus", "_headers", "_is_head_request", "_is_interim", "_is_paused", "_is_whole", "_keeps_alive", "_owner",
+        "_backend", "_ends_with_eof", "_exchange", "_fault", "_field_bytes", "_has_answered", "_has_ended_chunk", "_has_head",
+        "_has_progress",
+        "_has_surplus", "_headers", "_is_between_chunks", "_is_head_request", "_is_interim", "_is_paused",
+        "_is_whole", "_keeps_alive", "_owner",
         "_parser", "_parts", "_quiet_bytes", "_reason", "_retry_window_s", "_transport", "_turns", "idle_limit_s",
         "idle_since",
     )  # fmt: skip
@@ -78,6 +81,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_head = False
         self._has_progress = False
         self._is_interim = False
+        self._has_ended_chunk = False  # a chunk's end was the last that the parser told of
+        self._is_between_chunks = False
         self._is_whole = False
         self._has_surplus = False
         self._keeps_alive = False
@@ -140,6 +145,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.close()
             return
         exchange.last_read_at = time.monotonic()
+        if self._is_between_chunks and (chunk := only_chunk(data)) is not None:
+            # The parser would only be back where it is now.
+            exchange.take(chunk, data)
+            return
         if not self._has_answered:
             self._has_answered = True
             exchange.request = None
@@ -155,7 +164,9 @@ class UpstreamConnection(asyncio.Protocol):
             body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
             self._parts = []
             self._has_progress = True
-            exchange.take(body)
+            exchange.take(body, None)
+        # It would have told of a whole line with a size: where a line ends here, none has begun.
+        self._is_between_chunks = self._has_ended_chunk and data.endswith(b"\r\n")
         if self._is_whole:
             self._settle(exchange)
             return
@@ -284,6 +295,12 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._parts.append(body)
 
+    def on_chunk_header(self) -> None:
+        self._has_ended_chunk = False
+
+    def on_chunk_complete(self) -> None:
+        self._has_ended_chunk = True
+
     def on_message_complete(self) -> None:
         if self._is_interim:
             self._is_interim = False
@@ -295,3 +312,13 @@ class UpstreamConnection(asyncio.Protocol):
     def _refuse(self, fault: str) -> None:
         self._fault = fault
         raise ValueError(fault)
+
+
+def only_chunk(data: bytes) -> bytes | None:
+    """What is in the one chunk that `data` is, with a size written as servers write it; None if it is anything else."""
+    end = data.find(b"\r\n", 0, 10)
+    size = len(data) - end - 4
+    if end < 0 or size <= 0 or not data.endswith(b"\r\n"):
+        return None
+    digits = data[:end]
+    return data[end + 2 : -2] if digits == b"%x" % size or digits == b"%X" % size else None

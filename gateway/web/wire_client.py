@@ -198,8 +198,11 @@ class WireClient:
     def takes_at_once(self) -> bool:
         return not (self._flow.write_paused or self._head or self._is_broken or self.gone)
 
-    def write_now(self, data: bytes) -> None:
-        self._transport.write(self._framed(data))
+    def write_now(self, data: bytes, chunk: bytes | None) -> bool:
+        if self._flow.write_paused or self._head or self._is_broken or self.gone:
+            return False
+        self._transport.write(chunk if chunk is not None and self._is_chunked else self._framed(data))
+        return True
 
     async def finish(self) -> None:
         if self._is_over():

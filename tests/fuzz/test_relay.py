@@ -33,6 +33,7 @@ class Client:
 
     def __init__(self) -> None:
         self._asked = 0
+        self._has_room = False
         self.gone = False
         self.blocked_since: float | None = None
         self.status: int | None = None
@@ -45,18 +46,25 @@ class Client:
     @property
     def takes_at_once(self) -> bool:
         self._asked += 1
-        return not self.end and self._asked % 3 > 0
+        self._has_room = not self.end and self._asked % 3 > 0
+        return self._has_room
 
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         self.status = status
 
     async def write_body(self, data: bytes) -> None:
-        self.write_now(data)
-
-    def write_now(self, data: bytes) -> None:
         assert data
         assert not self.end
         self.body += data
+
+    def write_now(self, data: bytes, chunk: bytes | None) -> bool:
+        assert data
+        assert chunk in (None, b"%x\r\n%b\r\n" % (len(data), data))
+        if not self._has_room and not self.takes_at_once:
+            return False
+        self._has_room = False  # which is for who has asked
+        self.body += data
+        return True
 
     async def finish(self) -> None:
         assert not self.end

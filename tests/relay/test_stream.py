@@ -451,3 +451,77 @@ async def test_gaps_of_a_long_answer_are_handed_on_before_they_are_many() -> Non
     await relaying
     assert all(len(gaps) <= 128 for gaps in relayed.gaps)
     assert len(relayed.timeline.gaps) < 128
+
+
+# What is looked at later
+
+
+@pytest.mark.parametrize("hide_usage", [False, True])
+async def test_what_passed_is_looked_at_before_anything_is_made_of_it(hide_usage: bool) -> None:
+    relayed = Relayed(hide_usage=hide_usage)
+    relayed.engine_answers()
+    relaying = await begun(relayed)
+    relayed.client.takes_at_once = True
+    await say(relayed, "first")
+    assert relayed.watcher is not None
+    for _ in range(5):
+        relayed.clock.advance(0.5)
+        relayed.engine_says(chat_event("more"))
+    assert relayed.watcher.token_events == 1
+    assert relayed.client.body.count(b"more") == 5
+    relayed.answer.check(relayed.clock.now())
+    assert relayed.watcher.token_events == 6
+    assert relayed.timeline.take_gaps() == [0.5] * 5
+    relayed.clock.advance(0.25)
+    relayed.engine_says(chat_event("last"))
+    relayed.engine_says(FINISH)
+    assert relayed.answer.is_told_whole
+    assert relayed.timeline.take_gaps() == [0.25]
+    relayed.engine_says(DONE)
+    relayed.engine_ends()
+    assert await relaying is Outcome.COMPLETED
+
+
+async def test_a_usage_event_of_ours_is_never_among_what_is_looked_at_later() -> None:
+    relayed = Relayed(hide_usage=True)
+    relayed.engine_answers()
+    relaying = await begun(relayed)
+    relayed.client.takes_at_once = True
+    await say(relayed, "first")
+    relayed.engine_says(chat_event("second"))
+    relayed.engine_says(usage_event(9, 2))
+    relayed.engine_says(FINISH + DONE)
+    relayed.engine_ends()
+    assert await relaying is Outcome.COMPLETED
+    assert relayed.client.body == chat_event("first") + chat_event("second") + FINISH + DONE
+    assert relayed.prompt_tokens == 9
+
+
+async def test_an_error_among_what_is_looked_at_later_is_counted_as_one() -> None:
+    relayed = Relayed()
+    relayed.engine_answers()
+    relaying = await begun(relayed)
+    relayed.client.takes_at_once = True
+    await say(relayed, "first")
+    relayed.engine_says(b'data: {"error": {"message": "no"}}\n\n')
+    relayed.engine_says(DONE)
+    relayed.engine_ends()
+    assert await relaying is Outcome.UPSTREAM_ERROR_AFTER
+
+
+async def test_reads_wait_for_a_look_only_while_they_are_few_and_small() -> None:
+    relayed = Relayed()
+    relayed.engine_answers()
+    relaying = await begun(relayed)
+    relayed.client.takes_at_once = True
+    await say(relayed, "first")
+    assert relayed.watcher is not None
+    for _ in range(100):
+        relayed.engine_says(chat_event("a"))
+    assert relayed.watcher.token_events > 64
+    seen = relayed.watcher.token_events
+    relayed.engine_says(chat_event("b" * 100_000))
+    assert relayed.watcher.token_events == 102 > seen
+    relayed.engine_says(FINISH + DONE)
+    relayed.engine_ends()
+    await relaying

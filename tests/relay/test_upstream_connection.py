@@ -4,10 +4,12 @@ import asyncio
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.core.names import BackendName
 from gateway.relay.upstream import UpstreamExchange
-from gateway.relay.upstream_connection import UpstreamConnection
+from gateway.relay.upstream_connection import UpstreamConnection, only_chunk
 from gateway.relay.upstream_request import write_request
 from support.fake_upstream import FakeUpstream, head, send_raw
 from support.relay_calls import PoolMaker, post, whole
@@ -132,3 +134,73 @@ def test_an_answer_that_ends_early_at_any_byte_is_broken_never_short(name: str) 
         assert exchange.is_ended
         assert exchange.failure is not None
         assert fate == ""
+
+
+SIZES = st.sampled_from([b"%x", b"%X", b"00%x", b"%x;a=b", b'%x;q="\\r"'])
+PIECES = st.lists(st.tuples(SIZES, st.binary(min_size=1, max_size=40)), min_size=1, max_size=8)
+
+
+@given(pieces=PIECES, data=st.data())
+def test_reads_of_one_chunk_and_all_others_read_alike(pieces: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    """Cut between chunks, behind lines and anywhere: the parser sees some reads, and some it need not see."""
+    parts = [form % len(body) + b"\r\n" + body + b"\r\n" for form, body in pieces]
+    raw = head(200, [CHUNKED]) + b"".join(parts) + b"0\r\n\r\n"
+    between = [len(head(200, [CHUNKED]) + b"".join(parts[:number])) for number in range(len(parts) + 1)]
+    lines = [at + 2 for at in range(len(raw)) if raw.startswith(b"\r\n", at)]
+    some = data.draw(st.lists(st.sampled_from(lines) | st.integers(1, len(raw)), max_size=3), label="other cuts")
+    cuts = sorted({*data.draw(st.sampled_from([between, between[1::2], []]), label="between"), *some} - {len(raw)})
+    reads = [raw[start:end] for start, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    exchange, fate = answered([read for read in reads if read])
+    assert asyncio.run(whole(exchange))[1] == b"".join(body for _, body in pieces)
+    assert fate == "kept"
+
+
+async def test_a_read_of_one_chunk_is_offered_with_its_framing() -> None:
+    offered: list[tuple[bytes, bytes | None]] = []
+
+    def pass_on(data: bytes, chunk: bytes | None) -> bool:
+        offered.append((data, chunk))
+        return True
+
+    keeper = Keeper()
+    connection = UpstreamConnection(keeper, BackendName("fake"), default_idle_limit_s=3.0, retry_window_s=1.0)
+    connection.connection_made(MemoryTransport())
+    request = write_request(b"POST", b"/", [(b"host", b"fake")], b"{}")
+    exchange = UpstreamExchange(BackendName("fake"), request, read_ahead_bytes=10**6)
+    connection.send(exchange)
+    connection.data_received(head(200, [CHUNKED]))
+    reading = asyncio.create_task(exchange.read(pass_on))
+    await asyncio.sleep(0)
+    for read in (b"3\r\nabc\r\n", b"A\r\n0123456789\r\n", b"1\r\nx\r\n1\r\ny\r\n", b"2;e=f\r\nzz\r\n", b"0\r\n\r\n"):
+        connection.data_received(read)
+    assert await reading == b""
+    assert offered == [
+        (b"abc", None),  # the first tells that there are chunks
+        (b"0123456789", b"A\r\n0123456789\r\n"),
+        (b"xy", None),
+        (b"zz", None),
+    ]
+    assert keeper.fate == "kept"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        b"4\r\nabc\r\n",
+        b"2\r\nabc\r\n",
+        b"+3\r\nabc\r\n",
+        b"0x3\r\nabc\r\n",
+        b"3 \r\nabc\r\n",
+        b"3\r\nabc\r",
+        b"0\r\n\r\n",
+        b"\r\n",
+    ],
+)
+def test_what_is_not_precisely_one_chunk_is_left_to_the_parser(read: bytes) -> None:
+    assert only_chunk(read) is None
+
+
+@pytest.mark.parametrize("read", [b"2\r\nabc\r\n", b"0x3\r\nabc\r\n", b"+3\r\nabc\r\n", b"3\r\nabcd\n"])
+def test_a_broken_chunk_behind_good_ones_breaks_the_answer(read: bytes) -> None:
+    exchange, _ = answered([head(200, [CHUNKED]), b"1\r\na\r\n", b"1\r\nb\r\n", read])
+    assert exchange.failure is not None

@@ -58,10 +58,11 @@ class Client:
         assert data, "an empty write would end nothing and cost a call"
         self.parts.append(data)
 
-    def write_now(self, data: bytes) -> None:
+    def write_now(self, data: bytes, chunk: bytes | None) -> bool:
         assert data
-        assert self.takes_at_once
-        self.parts.append(data)
+        if self.takes_at_once:
+            self.parts.append(data)
+        return self.takes_at_once
 
     async def finish(self) -> None:
         self.is_finished = True
@@ -109,7 +110,7 @@ class Relayed:
 
     def engine_says(self, data: bytes) -> None:
         self.exchange.last_read_at = self.clock.now()  # the real one reads the machine's clock
-        self.exchange.take(data)
+        self.exchange.take(data, None)
 
     def engine_ends(self) -> None:
         self.exchange.end(None)

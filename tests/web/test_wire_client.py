@@ -198,7 +198,7 @@ async def test_what_has_no_length_goes_in_chunks_to_its_end(connection: Connecti
     await client.write_head(200, [DATE])
     del connection.transport.writes[:]
     assert client.takes_at_once
-    client.write_now(b"0123456789")
+    client.write_now(b"0123456789", None)
     await client.write_body(b"x")
     await client.finish()
     assert connection.transport.writes == [b"a\r\n0123456789\r\n", b"1\r\nx\r\n", b"0\r\n\r\n"]
