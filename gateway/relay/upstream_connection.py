@@ -49,11 +49,9 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_backend", "_ends_with_eof", "_exchange", "_fault", "_field_bytes", "_has_answered", "_has_ended_chunk", "_has_head",
-        "_has_progress",
-        "_has_surplus", "_headers", "_is_between_chunks", "_is_head_request", "_is_interim", "_is_paused",
-        "_is_whole", "_keeps_alive", "_owner",
-        "_parser", "_parts", "_quiet_bytes", "_reason", "_retry_window_s", "_transport", "_turns", "idle_limit_s",
-        "idle_since",
+        "_has_progress", "_has_surplus", "_headers", "_is_between_chunks", "_is_head_request", "_is_interim", "_is_paused",
+        "_is_whole", "_keeps_alive", "_owner", "_parser", "_parts", "_quiet_bytes", "_reason", "_retry_window_s",
+        "_transport", "_turns", "idle_limit_s", "idle_since",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, backend: BackendName, *, default_idle_limit_s: float, retry_window_s: float) -> None:
