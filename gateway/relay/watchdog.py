@@ -1,10 +1,14 @@
 """The clocks of running answers. One ticker looks for late ones; no request and no chunk has a timer of its own."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from gateway.clock import Clock
+
+# Answers that are looked at in one go; a look takes tens of microseconds where a stream is fast.
+_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ class Watched(Protocol):
 
 
 class Watchdog:
-    """Looks at every watched answer four times a second: a limit is kept to within that."""
+    """Looks at every watched answer four times a second, a few at a time: a limit is kept to within that."""
 
     PERIOD_S = 0.25
 
@@ -45,10 +49,12 @@ class Watchdog:
     def unwatch(self, answer: Watched) -> None:
         self._watched.discard(answer)
 
-    def check(self) -> None:
+    def check(self, answers: Iterable[Watched]) -> None:
+        """Look at those of the answers that are still watched."""
         now = self._clock.now()
-        for answer in list(self._watched):
-            answer.check(now)
+        for answer in answers:
+            if answer in self._watched:
+                answer.check(now)
 
     async def run(self) -> None:
         """Ticks while anything is watched; sleeps without a timer otherwise. Runs until cancelled."""
@@ -57,4 +63,7 @@ class Watchdog:
                 self._awake.clear()
                 await self._awake.wait()
             await self._clock.sleep_until(self._clock.now() + self.PERIOD_S)
-            self.check()
+            answers = list(self._watched)
+            for start in range(0, len(answers), _AT_ONCE):
+                self.check(answers[start : start + _AT_ONCE])
+                await asyncio.sleep(0)  # thousands of them hold up no chunk

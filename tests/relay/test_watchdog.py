@@ -1,6 +1,7 @@
 """One ticker for all answers: it runs while somebody is watched, and sleeps without a timer otherwise."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -79,10 +80,34 @@ async def test_who_ends_within_a_look_is_not_looked_at_again(clock: ManualClock)
     endings = [Ending() for _ in range(5)]
     for ending in endings:
         watchdog.watch(ending)
-    watchdog.check()
-    watchdog.check()
+    watchdog.check(endings)
+    watchdog.check(endings)
     assert [len(ending.at) for ending in endings] == [1] * 5
 
 
 def test_who_was_never_watched_can_be_left_alone(clock: ManualClock) -> None:
     Watchdog(clock).unwatch(Looked())
+
+
+async def test_many_are_looked_at_a_few_at_a_time(clock: ManualClock, watchdog: Watchdog) -> None:
+    """Between two looks the loop goes round, and who has ended by then is not looked at."""
+    many = [Looked() for _ in range(1_000)]
+    for one in many:
+        watchdog.watch(one)
+    seen: list[int] = []
+
+    async def go_round() -> None:
+        while not seen or seen[-1] < 900:
+            seen.append(sum(len(one.at) for one in many))
+            if seen[-1] > 500:
+                for one in many[:10] + many[-10:]:
+                    watchdog.unwatch(one)
+            await asyncio.sleep(0)
+
+    await tick(clock)
+    async with asyncio.timeout(10):
+        await go_round()
+    steps = [after - before for before, after in itertools.pairwise(seen)]
+    assert max(steps) <= 32
+    await eventually(lambda: sum(bool(one.at) for one in many) >= 980)
+    assert all(len(one.at) <= 1 for one in many)
