@@ -4,7 +4,7 @@ It promises: every request goes to exactly one lane of the table; a caller's wis
 terms allow it; what nobody decided is decided by size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from gateway.core.names import STANDARD_LANE, LaneName
@@ -59,20 +59,38 @@ class RequestSize:
 
 @dataclass(frozen=True, slots=True)
 class LaneTable:
-    """Lanes in the order in which they were written. At least one, and one at least has no size of its own."""
+    """Lanes in the order in which they were written. At least one, and one at least has no size of its own.
+
+    ordinary: where a request goes that wishes nothing, whose tenant may use every open lane, and that is large for none.
+    """
 
     lanes: tuple[LaneTerms, ...]
+    ordinary: LaneTerms = field(init=False, compare=False, repr=False)
+    _by_size: tuple[LaneTerms, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [lane.name for lane in self.lanes]
         if len(set(names)) < len(names):
             raise ValueError("two lanes have one name")
-        if not any(lane.is_open and not _has_size(lane) for lane in self.lanes):
+        ordinary = next((lane for lane in self.lanes if lane.is_open and not _has_size(lane)), None)
+        if ordinary is None:
             raise ValueError("no lane takes ordinary requests: one must be open and have no size")
+        object.__setattr__(self, "ordinary", ordinary)
+        object.__setattr__(self, "_by_size", tuple(lane for lane in self.lanes if lane.is_open and _has_size(lane)))
 
     def terms(self, name: LaneName) -> LaneTerms:
         """What a lane may have; ordinary terms for one that is not in the table."""
         return next((lane for lane in self.lanes if lane.name == name), LaneTerms(name))
+
+    def are_never_large(self, sequences: int, budget_blocks: int, context_blocks: int) -> bool:
+        """Whether so many sequences, none longer than a context, are large for no open lane: then nothing need be weighed."""
+        for lane in self._by_size:
+            if lane.least_contexts and budget_blocks < lane.least_contexts * context_blocks:
+                continue
+            share = lane.above_share
+            if share is None or sequences * context_blocks * share.denominator > share.numerator * budget_blocks:
+                return False
+        return True
 
     def choose(self, size: RequestSize, *, asked: str | None, allowed: tuple[LaneName, ...]) -> LaneTerms:
         """The lane of a request. asked: what its caller wishes, None if nothing. allowed: by the tenant's terms, in their

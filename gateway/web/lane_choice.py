@@ -15,8 +15,21 @@ def lane_of(
     if len(lanes.lanes) == 1:
         return lanes.lanes[0]
     wish = asked.get(LANE)
+    if wish is None and not terms.lanes and _is_never_large(lanes, pool, weighed):
+        return lanes.ordinary
     size = size_of(pool, request, weighed)
     return lanes.choose(size, asked=None if wish is None else wish.decode("latin-1").strip(), allowed=terms.lanes)
+
+
+def _is_never_large(lanes: LaneTable, pool: Pool, weighed: Weighed) -> bool:
+    """Whether the only backend of a pool tells, by how many sequences there are, that their lengths do not matter."""
+    if len(pool.planned) != 1:
+        return False
+    view = pool.planned[0]
+    capacity, offer = view.capacity, weighed.offers.get(view.name)
+    if capacity is None or offer is None or capacity.context_blocks is None:
+        return False
+    return lanes.are_never_large(offer.seats, capacity.budget.blocks, capacity.context_blocks)
 
 
 def size_of(pool: Pool, request: InferenceRequest, weighed: Weighed) -> RequestSize:

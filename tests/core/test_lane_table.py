@@ -65,6 +65,26 @@ def test_without_a_file_what_is_large_on_a_large_backend_has_a_lane_of_its_own(
     assert DEFAULT_LANES.choose(size(tokens, **given), asked=None, allowed=()).name == lane
 
 
+@pytest.mark.parametrize("table", [TABLE, DEFAULT_LANES, STANDARD_ONLY, LaneTable(TABLE.lanes[:3])])
+@pytest.mark.parametrize("budget", [30, 79, 80, 100, 121])
+@pytest.mark.parametrize("sequences", [1, 2, 3, 12])
+def test_what_is_never_large_goes_to_the_ordinary_lane_however_long_it_is(
+    table: LaneTable, budget: int, sequences: int
+) -> None:
+    lanes = {
+        table.choose(RequestSize(blocks * 100, blocks, budget, 10), asked=None, allowed=())
+        for blocks in range(1, sequences * 10 + 1)
+    }
+    assert table.are_never_large(sequences, budget, 10) <= (lanes == {table.ordinary})
+
+
+def test_one_sequence_is_never_large_where_a_large_backend_has_a_lane_for_what_is() -> None:
+    assert DEFAULT_LANES.are_never_large(1, 100, 10)
+    assert DEFAULT_LANES.are_never_large(2, 100, 10)
+    assert not DEFAULT_LANES.are_never_large(3, 100, 10)
+    assert not TABLE.are_never_large(1, 100, 10)  # a lane by tokens alone
+
+
 @pytest.mark.parametrize(
     ("terms", "budget", "cap"),
     [
