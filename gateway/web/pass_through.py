@@ -87,7 +87,7 @@ async def _relay(rooms: Rooms, scope: dict[str, Any], call: _Call, space: BodySp
     choices, client = rooms.choices, call.client
     rooms.callers.identify(scope["headers"])
     body = await read_upload(
-        client, scope["headers"], space, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
+        client, scope["headers"], space.take, limit_bytes=choices.max_body_bytes, timeout_s=choices.upload_timeout_s
     )
     client.watch()
     name, upstream = _choose(rooms, await rooms.big_bodies.read(_model_of, body))

@@ -49,7 +49,10 @@ def can_be_told(request: InferenceRequest) -> bool:
     """Whether a plain answer is worth reading to its end first, since its prompt is long enough to have been cut."""
     if request.stream:
         return False
-    return sum([prompt.text_bytes or prompt.token_ids or 0 for prompt in request.prompts]) >= LEAST_BYTES
+    size = 0
+    for prompt in request.prompts:
+        size += prompt.text_bytes or prompt.token_ids or 0
+    return size >= LEAST_BYTES
 
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:

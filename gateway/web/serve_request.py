@@ -41,6 +41,9 @@ from gateway.web.weigh import find_pool, reweigh, weigh, weigh_anew, weigh_at_on
 
 log = logging.getLogger("kvgate.web")
 
+# The members of an enum are found by name each time, which costs as much as a call: these are asked for every request.
+_QUEUED, _STREAMING, _BOUND, _COMPLETED = Phase.QUEUED, Phase.STREAMING, CountKind.BOUND, Outcome.COMPLETED
+
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serve one call of an inference route, as an ASGI application would."""
@@ -91,7 +94,7 @@ class Line:
 
     __slots__ = (
         "_answer", "_asked", "_body", "_client", "_dialect", "_first_arrived", "_head", "_head_sent", "_journal",
-        "_left_with_all", "_onward_body", "_patience_s", "_rooms", "_runs_on", "_space", "_task", "_words",
+        "_left_with_all", "_onward_body", "_patience_s", "_rooms", "_runs_on", "_taken_bytes", "_task", "_words",
         "is_cut",
     )  # fmt: skip
 
@@ -112,7 +115,7 @@ class Line:
         self._left_with_all: Outcome | None = None
         self._runs_on = False
         self._answer: Answer | None = None
-        self._space = rooms.body_room.open()
+        self._taken_bytes = 0  # of the room for bodies
         self._task = task
         self.is_cut = False  # by the end of a drain, before there was an answer
         client.on_gone(self._client_left)
@@ -127,9 +130,9 @@ class Line:
         terms = journal.terms = rooms.callers.identify(self._head.credentials)
         if EXPECT in self._asked:
             refuse_unread(rooms)
-        limit_bytes, space = choices.max_body_bytes, self._space
-        self._body = self._onward_body = client.whole_body(limit_bytes, space.take) or await read_upload(
-            client, self._head.headers, space, limit_bytes=limit_bytes, timeout_s=choices.upload_timeout_s
+        limit_bytes, take = choices.max_body_bytes, self._take_room
+        self._body = self._onward_body = client.whole_body(limit_bytes, take) or await read_upload(
+            client, self._head.headers, take, limit_bytes=limit_bytes, timeout_s=choices.upload_timeout_s
         )
         client.watch()
         journal.timeline.body_read = rooms.clock.now()
@@ -138,14 +141,14 @@ class Line:
         if request.priority is not None and not terms.may_set_priority:
             self._onward_body = await rooms.big_bodies.read(dialect.limit_priority, self._body, terms.priority)
 
-        journal.enter(Phase.QUEUED)
+        journal.phase = _QUEUED
         pool = journal.pool = rooms.roster.pool_for(request.model) or await find_pool(rooms, request.model)
         weighed = journal.weighed = weigh_at_once(rooms, pool, request) or await weigh(rooms, pool, request)
-        if says_it_returns(self._asked):
+        if self._asked and says_it_returns(self._asked):
             await self._find_first_try()
         ticket = ticket_of(journal, choices, self._asked, first_arrived=self._first_arrived, patience_s=self._patience_s)
         journal.lane = ticket.lane
-        is_bounded = weighed.count.kind is CountKind.BOUND
+        is_bounded = weighed.count.kind is _BOUND
         try:
             if is_bounded:
                 rooms.recount.note(ticket, request, self._recounted)
@@ -153,7 +156,8 @@ class Line:
             grant = rooms.controller.join(ticket) or await self._wait_in_line(ticket)
             try:
                 self._body = b""
-                self._stop_words()
+                if self._words is not None:
+                    self._words.stop()
                 journal.granted(grant, rooms.clock.now())
                 exchange, hide_usage = await self._send(request, grant)
                 return await self._relay(exchange, request, grant, hide_usage=hide_usage)
@@ -162,6 +166,10 @@ class Line:
         finally:
             if is_bounded:
                 rooms.recount.forget(ticket.id)
+
+    def _take_room(self, size_bytes: int) -> None:
+        self._rooms.body_room.take(size_bytes)
+        self._taken_bytes += size_bytes
 
     async def _wait_in_line(self, ticket: Ticket) -> Grant:
         try:
@@ -190,10 +198,6 @@ class Line:
                 own_headers=self._own_headers,
                 standing=lambda: rooms.controller.standing(ticket.id),
             )
-
-    def _stop_words(self) -> None:
-        if self._words is not None:
-            self._words.stop()
 
     @property
     def _is_committed(self) -> bool:
@@ -266,14 +270,14 @@ class Line:
         try:
             head = await answer.read_head()
             rooms.roster.note_alive(grant.backend)
-            is_committed = self._is_committed
+            is_committed = self._words is not None and self._is_committed
             if is_committed and not goes_under_a_stream(head):
                 journal.status = 200
                 outcome = await tell_in_band(exchange, head, self._client, dialect)
                 return outcome
             journal.status = head.status
             watcher = journal.watcher = answer.watcher(head, hide_usage=hide_usage)
-            journal.enter(Phase.STREAMING)
+            journal.phase = _STREAMING
             self._head_sent = True
             told_at_end = partial(truncation, journal) if can_be_told(request) else None
             own_headers = None if is_committed else self._own_headers()
@@ -292,8 +296,9 @@ class Line:
         if journal.gone_in is not None:
             # Who has left is told nothing more, so whatever happened since is not how this request ended.
             outcome = self._left_with_all or GONE_IN[journal.gone_in]
-        is_capped = journal.offer is not None and journal.offer.cap_to_write is not None
-        if outcome is Outcome.COMPLETED and is_capped and journal.watcher is not None and journal.watcher.hit_cap:
+        offer, watcher = journal.offer, journal.watcher
+        is_capped = offer is not None and offer.cap_to_write is not None
+        if is_capped and outcome is _COMPLETED and watcher is not None and watcher.hit_cap:
             return Outcome.CAPPED
         return outcome
 
@@ -315,16 +320,18 @@ class Line:
 
     def close(self) -> None:
         """The request has ended, however it did: its body is needed no more, and nothing more is said."""
-        self._space.close()
-        self._stop_words()
-        self._words = None
+        self._rooms.body_room.give_back(self._taken_bytes)
+        if self._words is not None:
+            self._words.stop()
+            self._words = None
 
     async def answer_error(self, error: Exception) -> Outcome:
         """Tell the caller, in its dialect, why there is no answer."""
         journal = self._journal
         self._rooms.running.discard(self)
         self._client.on_gone(None)
-        self._stop_words()
+        if self._words is not None:
+            self._words.stop()
         answer = self._error_answer(error)
         if journal.gone_in is not None:
             return answer.outcome

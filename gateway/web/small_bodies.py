@@ -34,7 +34,7 @@ class SmallBodies:
         client = AsgiDownstream(receive, send)
         space = self._room.open()
         try:
-            body = await read_upload(client, scope["headers"], space, limit_bytes=LIMIT_BYTES, timeout_s=self._timeout_s)
+            body = await read_upload(client, scope["headers"], space.take, limit_bytes=LIMIT_BYTES, timeout_s=self._timeout_s)
             if not client.gone:
                 await self._app(scope, _read_already(body, receive), send)
         except GatewayError as error:

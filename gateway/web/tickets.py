@@ -24,18 +24,19 @@ def ticket_of(journal: Journal, choices: Choices, asked: Asked, *, first_arrived
         waits_s = choices.ttft_target_s
     if patience_s is not None and patience_s < waits_s:
         waits_s = patience_s
-    return Ticket(
-        id=journal.ticket_id,
-        pool=pool.name,
-        needs=weighed.offers,
-        arrived=first_arrived,
-        deadline=arrived + waits_s,
-        terms=terms,
-        priority=terms.priority_of(asked_priority(asked, request.priority)),
-        lane=lane.name,
-        affinity=request.affinity,
-        prompt_tokens=weighed.count.total,
-        cap_tokens=weighed.cap_tokens,
-        family=pool.family(request.model),
-        returns=first_arrived < arrived,
+    priority = asked_priority(asked, request.priority) if asked else request.priority
+    return Ticket(  # by their places: to name them all would take twice as long as all the rest here
+        journal.ticket_id,
+        pool.name,
+        weighed.offers,
+        first_arrived,
+        arrived + waits_s,
+        lane.name,
+        terms,
+        terms.priority_of(priority),
+        request.affinity,
+        weighed.count.total,
+        weighed.cap_tokens,
+        pool.family(request.model),
+        first_arrived < arrived,
     )

@@ -1,6 +1,7 @@
 """A request's body: read whole, bounded in bytes and in time, and all bodies together bounded in bytes."""
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.outcomes import RejectReason
@@ -18,6 +19,19 @@ class BodyRoom:
     def open(self) -> "BodySpace":
         return BodySpace(self)
 
+    def take(self, size_bytes: int) -> None:
+        """Raises Rejected if there is no room for so much more. What was taken is given back once, by who took it."""
+        if self.taken_bytes + size_bytes > self.limit_bytes:
+            raise Rejected(
+                f"the bodies of all requests in hand would take more than {self.limit_bytes} bytes (KVGATE_MAX_BODIES)",
+                reason=RejectReason.QUEUE_FULL,
+                retry_after_s=None,
+            )
+        self.taken_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self.taken_bytes -= size_bytes
+
 
 class BodySpace:
     """What one request takes of the room, from its first byte to its end."""
@@ -30,30 +44,25 @@ class BodySpace:
 
     def take(self, size_bytes: int) -> None:
         """Raises Rejected if there is no room for so much more."""
-        room = self._room
-        if room.taken_bytes + size_bytes > room.limit_bytes:
-            raise Rejected(
-                f"the bodies of all requests in hand would take more than {room.limit_bytes} bytes (KVGATE_MAX_BODIES)",
-                reason=RejectReason.QUEUE_FULL,
-                retry_after_s=None,
-            )
-        room.taken_bytes += size_bytes
+        self._room.take(size_bytes)
         self._taken_bytes += size_bytes
 
     def close(self) -> None:
         """The body is needed no more. May be called twice."""
-        self._room.taken_bytes -= self._taken_bytes
+        self._room.give_back(self._taken_bytes)
         self._taken_bytes = 0
 
 
-async def read_upload(client: Client, headers: Headers, space: BodySpace, *, limit_bytes: int, timeout_s: float) -> bytes:
+async def read_upload(
+    client: Client, headers: Headers, take: Callable[[int], None], *, limit_bytes: int, timeout_s: float
+) -> bytes:
     """The body, once it has come. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read,
-    or too late; Rejected if there is no room for it. Whoever opened `space` closes it."""
+    or too late; Rejected if there is no room for it, as `take` says, which is told the bytes of each part."""
     length = header_value(headers, b"content-length")
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise too_large(limit_bytes)
     try:
         async with asyncio.timeout(timeout_s):
-            return await client.read_body(limit_bytes, space.take)
+            return await client.read_body(limit_bytes, take)
     except TimeoutError:
         raise InvalidRequest("the request body did not arrive in time", reason=RejectReason.UPLOAD_TIMEOUT) from None
