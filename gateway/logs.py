@@ -82,12 +82,14 @@ def _handler(out: TextIO) -> logging.Handler:
 class FrequentEvent:
     """What is logged of every request: too often for logging to look up each time in which thread and line of code it was.
 
-    One record is made for each level; what is logged is a copy of it with its own instant and fields, and goes the way of
-    all records.
+    Where nobody but a `Writer` of JSON lines listens it becomes a line at once, the same that its record would become.
+    For all others one record is made for each level; what is logged is a copy of it with its own instant and fields, and
+    goes the way of all records.
     """
 
     def __init__(self, logger: str, text: str) -> None:
         self._logger = logging.getLogger(logger)
+        self._text = text
         self._like = {
             level: vars(logging.LogRecord(logger, level, __file__, 0, text, (), None))
             for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -98,12 +100,29 @@ class FrequentEvent:
 
     def log(self, level: int, fields: msgspec.Struct) -> None:
         """fields: of a struct with `omit_defaults`, so that what is None is left out."""
+        writer = self._only_listener()
+        if writer is not None and writer.take(level, self._logger.name, self._text, fields):
+            return
         record = object.__new__(logging.LogRecord)
         record.__dict__ = known = self._like[level].copy()
         known["created"] = now = time.time()
         known["msecs"] = now % 1 * 1000
         known["fields"] = fields
         self._logger.handle(record)
+
+    def _only_listener(self) -> "Writer | None":
+        """Who hears its records, if that is one writer, and none is filtered out. Looked up anew: anybody may come to listen."""
+        if self._logger.filters:
+            return None
+        found: Writer | None = None
+        logger: logging.Logger | None = self._logger
+        while logger is not None:
+            for handler in logger.handlers:
+                if found is not None or type(handler) is not Writer:
+                    return None
+                found = handler
+            logger = logger.parent if logger.propagate else None
+        return found
 
 
 class Writer(logging.Handler):
@@ -131,8 +150,21 @@ class Writer(logging.Handler):
         return self._had_no_room + self._not_written
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Without the lock of other handlers: what is shared here is one append."""
+        """Without the lock of other handlers, as what is shared here is one append, and without filters."""
         self.emit(record)
+        return True
+
+    def take(self, level: int, logger: str, event: str, fields: msgspec.Struct) -> bool:
+        """What `handle` would do with a record of this event, without one. False: it takes a record, nothing was done."""
+        if type(self.formatter) is not JsonLines or level < self.level:
+            return False
+        if len(self._waiting) >= self._limit:
+            self._had_no_room += 1
+            return True
+        line = _line_of(time.time(), level, logger, event, fields)
+        if line is None:
+            return False
+        self._put(line)
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -219,8 +251,10 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = record.__dict__.get("fields")
-        if isinstance(fields, msgspec.Struct) and not record.exc_info and (line := _line_of(record, fields)) is not None:
-            return line
+        if isinstance(fields, msgspec.Struct) and not record.exc_info:
+            line = _line_of(record.created, record.levelno, record.name, record.getMessage(), fields)
+            if line is not None:
+                return line[:-1].decode()
         whole: dict[str, object] = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -237,20 +271,27 @@ _COMPACT: Final = (",", ":")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _line_of(record: logging.LogRecord, fields: msgspec.Struct) -> str | None:
-    """The same of a struct; None where that is not plain ASCII, of which alone it is certain that it stays one line."""
+def _line_of(now: float, level: int, logger: str, event: str, fields: msgspec.Struct) -> bytes | None:
+    """The line of a struct, with its end; None where it is not plain ASCII, of which alone it is certain that it stays one.
+
+    now: seconds since the epoch.
+    """
     try:
         data = _encode(fields)
     except UnicodeEncodeError:  # half of a pair of surrogates
         return None
     if not data.isascii():
         return None
-    return f'{{"time":"{_time(record)}",{_source(record.levelname, record.name, record.getMessage())},{data[1:].decode()}'
+    milliseconds = int(now * 1000)
+    return b"".join(
+        (_start_of(milliseconds // 1000), _MILLISECONDS[milliseconds % 1000], _source(level, logger, event), data[1:], b"\n")
+    )
 
 
 @lru_cache(maxsize=16)
-def _source(level: str, logger: str, event: str) -> str:
-    return json.dumps({"level": level.lower(), "logger": logger, "event": event}, separators=_COMPACT)[1:-1]
+def _source(level: int, logger: str, event: str) -> bytes:
+    said = {"level": logging.getLevelName(level).lower(), "logger": logger, "event": event}
+    return f'","{json.dumps(said, separators=_COMPACT)[2:-1]},'.encode()
 
 
 class TextLines(logging.Formatter):
@@ -283,17 +324,23 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 # The ends of all times.
-_MILLISECONDS: Final = [f".{number:03d}Z" for number in range(1000)]
+_MILLISECONDS: Final = [b".%03dZ" % number for number in range(1000)]
 
 
 def _time(record: logging.LogRecord) -> str:
     second, millisecond = divmod(int(record.created * 1000), 1000)
-    return _second(second) + _MILLISECONDS[millisecond]
+    return _second(second) + _MILLISECONDS[millisecond].decode()
 
 
 @lru_cache(maxsize=2)
 def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@lru_cache(maxsize=2)
+def _start_of(second: int) -> bytes:
+    """How a line of that second begins."""
+    return f'{{"time":"{_second(second)}'.encode()
 
 
 def _quoted(value: object) -> str:

@@ -10,14 +10,15 @@ A counter that first appears with its first event looks to Prometheus as if that
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
-from gateway.series import Counters, Family, Histograms, Labels, gauge_lines
+from gateway.series import Count, Counters, Family, Histograms, Labels, Spread, gauge_lines
 
 OTHER_MODEL: Final = "other"
 OTHER_TENANT: Final = "other"
@@ -119,6 +120,16 @@ class GaugeRow:
     value: float
 
 
+@dataclass(slots=True)
+class _Ending:
+    """The series of requests that end alike, found once: by model, outcome and tenant."""
+
+    requests: Count
+    tenants: Count
+    duration: Spread
+    gap: Spread
+
+
 class Metrics:
     """The counters and histograms of one gateway: no global state."""
 
@@ -128,6 +139,7 @@ class Metrics:
         self._lag_s = 0.0
         self._tenant_labels = tenant_labels
         self._named_tenants: set[str] = set()
+        self._endings: dict[tuple[str, Outcome, str], _Ending] = {}
         self._expected: set[tuple[str, ...]] = set()
         self._sources: list[Callable[[], Iterable[GaugeRow]]] = []
         self._families: list[Family[Any]] = []
@@ -232,9 +244,28 @@ class Metrics:
             named.add(tenant)
         return tenant
 
-    def request_ended(self, model: str, outcome: Outcome, tenant: str) -> None:
-        self._requests[model, outcome].total += 1
-        self._tenants[self._tenant_label(tenant), outcome].total += 1
+    def request_ended(self, model: str, outcome: Outcome, tenant: str, seconds: float, gaps_s: Sequence[float] = ()) -> None:
+        """seconds: from its head's arrival. gaps_s: between token events, those that `token_gaps` was not told of."""
+        ending = self._endings.get((model, outcome, tenant))
+        if ending is None:
+            ending = self._ending(model, outcome, self._tenant_label(tenant))
+        ending.requests.total += 1
+        ending.tenants.total += 1
+        duration = ending.duration
+        duration.counts[bisect_left(duration.bounds, seconds)] += 1
+        duration.total += seconds
+        if gaps_s:
+            ending.gap.observe_all(gaps_s)
+
+    def _ending(self, model: str, outcome: Outcome, tenant: str) -> _Ending:
+        """tenant: its label, so that there are no more of these than of the series."""
+        key = (model, outcome, tenant)
+        ending = self._endings.get(key)
+        if ending is None:
+            ending = self._endings[key] = _Ending(
+                self._requests[model, outcome], self._tenants[tenant, outcome], self._duration[model,], self._gap[model,]
+            )
+        return ending
 
     def rejected(self, pool: str, lane: str, reason: RejectReason) -> None:
         self._rejections[pool, lane, reason].total += 1
@@ -245,8 +276,10 @@ class Metrics:
     def granted(self, model: str, blocks: int) -> None:
         self._demand[model,].observe(blocks)
 
-    def wasted(self, cause: WasteCause, tenant: str, block_seconds: float) -> None:
-        self._waste[cause, self._tenant_label(tenant)].total += block_seconds
+    def wasted(self, tenant: str, block_seconds: Mapping[WasteCause, float]) -> None:
+        label = self._tenant_label(tenant)
+        for cause, amount in block_seconds.items():
+            self._waste[cause, label].total += amount
 
     def would_have(self, pool: str, verdict: str) -> None:
         self._observed[pool, verdict].total += 1
@@ -257,9 +290,6 @@ class Metrics:
 
     def token_gaps(self, model: str, gaps_s: Sequence[float]) -> None:
         self._gap[model,].observe_all(gaps_s)
-
-    def duration(self, model: str, seconds: float) -> None:
-        self._duration[model,].observe(seconds)
 
     def used(self, model: str, prompt_tokens: int, output_tokens: int) -> None:
         self._prompt_tokens[model,].total += prompt_tokens

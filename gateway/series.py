@@ -39,20 +39,20 @@ class Count:
 class Spread:
     """How many values were at most each bound and above the one before; the last of `counts` is of those above all bounds."""
 
-    __slots__ = ("_bounds", "counts", "created", "total")
+    __slots__ = ("bounds", "counts", "created", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
+        self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
         self.created = time.time()
 
     def observe(self, value: float) -> None:
-        self.counts[bisect_left(self._bounds, value)] += 1
+        self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        counts, bounds = self.counts, self._bounds
+        counts, bounds = self.counts, self.bounds
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.total += sum(values)

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest import mock
 
 import msgspec
@@ -276,3 +277,56 @@ def test_a_record_that_cannot_be_written_as_a_line_is_not_lost_without_a_word() 
         first, second = reader.read().splitlines()
     assert b"cannot be written" in first
     assert b"ud83d" in second
+
+
+@contextmanager
+def piped() -> Iterator[io.TextIOWrapper]:
+    """What comes of logging JSON lines into a pipe, which nobody else hears then."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end) as reader, os.fdopen(write_end, "w") as out:
+        logs.configure("info", "json", out)
+        yield reader
+
+
+def flushed(reader: io.TextIOWrapper) -> list[str]:
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+    os.set_blocking(reader.fileno(), False)
+    # The thread of an earlier test may still have something to say, to whoever has its descriptor's number now.
+    return [line for line in reader.read().splitlines() if "kvgate.test.frequent" in line]
+
+
+def test_where_only_a_writer_listens_a_frequent_event_needs_no_record() -> None:
+    """And its line is the one that its record would have become."""
+    with piped() as reader, mock.patch.object(time, "time", return_value=1_800_000_000.25):
+        with mock.patch.object(logs.Writer, "handle", side_effect=AssertionError("a record was made")):
+            EVENT.log(logging.INFO, Fields("completed", blocks=7))
+        logging.getLogger("kvgate.test.frequent").info("request", extra={"fields": Fields("completed", blocks=7)})
+        one, other = flushed(reader)
+    assert one == other
+    assert json.loads(one)["time"] == "2027-01-15T08:00:00.250Z"
+
+
+def test_whoever_comes_to_listen_beside_the_writer_hears_of_frequent_events() -> None:
+    heard: list[logging.LogRecord] = []
+    listener = logging.NullHandler()
+    with piped() as reader, mock.patch.object(listener, "handle", side_effect=heard.append):
+        EVENT.log(logging.INFO, Fields("first"))
+        for logger in map(logging.getLogger, ("kvgate.test.frequent", "kvgate", "")):
+            logger.addHandler(listener)
+            EVENT.log(logging.INFO, Fields("second"))
+            logger.removeHandler(listener)
+        EVENT.log(logging.INFO, Fields("third"))
+        written = [json.loads(line)["outcome"] for line in flushed(reader)]
+    assert [logs.fields_of(record)["outcome"] for record in heard] == ["second"] * 3
+    assert written == ["first", *["second"] * 3, "third"]
+
+
+def test_a_filter_of_its_logger_is_asked_about_a_frequent_event() -> None:
+    with piped() as reader:
+        logger = logging.getLogger("kvgate.test.frequent")
+        logger.addFilter(lambda record: "kept" in str(logs.fields_of(record)))
+        EVENT.log(logging.INFO, Fields("kept"))
+        EVENT.log(logging.INFO, Fields("dropped"))
+        logger.filters.clear()
+        assert [json.loads(line)["outcome"] for line in flushed(reader)] == ["kept"]

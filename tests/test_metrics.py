@@ -67,16 +67,15 @@ def metrics() -> Metrics:
     """With one observation of everything."""
     metrics = Metrics("1.2.3")
     metrics.read_gauges_from(rows)
-    metrics.request_ended("m", Outcome.COMPLETED, "anonymous")
+    metrics.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
     metrics.rejected("a", "standard", RejectReason.QUEUE_FULL)
     metrics.waited("standard", WaitEnded.GRANTED, 0.1)
     metrics.granted("m", 3)
     metrics.would_have("a", "waited")
-    metrics.wasted(WasteCause.CAP_ABOVE_TRUTH, "anonymous", 1.0)
+    metrics.wasted("anonymous", {WasteCause.CAP_ABOVE_TRUTH: 1.0})
     metrics.refused_at_door("data", "malformed_http")
     metrics.first_token("m", since_arrival_s=0.2, since_sent_s=0.1)
     metrics.token_gaps("m", [0.01, 0.02])
-    metrics.duration("m", 1.0)
     metrics.used("m", 10, 20)
     metrics.estimate_ratio("m", 1.1)
     metrics.usage_missing("m")
@@ -121,7 +120,7 @@ def test_the_first_token_s_buckets_reach_from_five_milliseconds_to_ten_minutes(m
 
 def test_two_gateways_in_one_process_share_nothing() -> None:
     one, other = Metrics("1"), Metrics("1")
-    one.request_ended("m", Outcome.COMPLETED, "anonymous")
+    one.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
     assert b'outcome="completed"' in one.exposition()
     assert b'outcome="completed"' not in other.exposition()
 
@@ -162,7 +161,7 @@ def test_what_is_expected_is_counted_from_zero_so_that_its_first_event_is_an_inc
     assert rejections == {(pool, reason.value): 0 for pool in ("", "a") for reason in RejectReason}
     for model in ("m", OTHER_MODEL):
         assert f'kvgate_requests_total{{model="{model}",outcome="completed"}} 0.0' in metrics.exposition().decode()
-    metrics.request_ended("m", Outcome.COMPLETED, "anonymous")
+    metrics.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
     before = metrics.exposition()
     metrics.expect(pools=["a"], lanes=["standard"], models=["m"])
     assert metrics.exposition() == before, "what was counted stays counted"
@@ -171,8 +170,8 @@ def test_what_is_expected_is_counted_from_zero_so_that_its_first_event_is_an_inc
 def test_ten_thousand_tenants_make_a_hundred_labels_and_other() -> None:
     metrics = Metrics("1", tenant_labels=100)
     for number in range(10_000):
-        metrics.request_ended("m", Outcome.COMPLETED, f"tenant-{number}")
-        metrics.wasted(WasteCause.CAP_ABOVE_TRUTH, f"tenant-{number}", 1.0)
+        metrics.request_ended("m", Outcome.COMPLETED, f"tenant-{number}", 1.0)
+        metrics.wasted(f"tenant-{number}", {WasteCause.CAP_ABOVE_TRUTH: 1.0})
     text = metrics.exposition().decode()
     assert 'kvgate_tenant_requests_total{outcome="completed",tenant="other"} 9900.0' in text
     assert 'tenant="tenant-99"' in text
@@ -189,13 +188,12 @@ def test_a_server_that_lists_thousands_of_models_does_not_make_thousands_of_seri
 def test_a_scrape_of_many_series_comes_in_small_pieces_of_one_instant() -> None:
     metrics = Metrics("1")
     for number in range(200):
-        metrics.duration(f"model-{number}", 1.0)
-        metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous")
+        metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous", 1.0)
     whole = metrics.exposition()
     pieces: list[bytes] = []
     for piece in metrics.pieces():
         pieces.append(piece)
-        metrics.request_ended("model-7", Outcome.COMPLETED, "anonymous")  # what goes between is in the next scrape
+        metrics.request_ended("model-7", Outcome.COMPLETED, "anonymous", 1.0)  # what goes between is in the next scrape
     assert b"".join(pieces) == whole
     assert len(pieces) > 10
     assert max(map(len, pieces)) < len(whole) / 10

@@ -10,7 +10,7 @@ This is the step from a request to blocks, for one backend at a time. It promise
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import StrEnum
 
 from gateway.core.demand import Demand, SequenceDemand
 from gateway.core.engine_rules import EngineRules
@@ -41,7 +41,7 @@ class DefaultOutput:
     require: bool = False
 
 
-class CountKind(Enum):
+class CountKind(StrEnum):
     """How far a prompt count can be trusted."""
 
     EXACT = "exact"

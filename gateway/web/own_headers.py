@@ -12,14 +12,15 @@ def own_headers(journal: Journal, controller: Controller, *, now: float) -> Head
         (b"x-kvgate-request-id", journal.request_id.encode()),
         (b"x-kvgate-queue-ms", b"%d" % journal.queue_ms(now)),
     ]
+    grant, pool, offer = journal.grant, journal.pool, journal.offer
     blocks = journal.blocks
     if blocks is not None:
         headers.append((b"x-kvgate-blocks", b"%d" % blocks))
-    if journal.pool is not None:
-        names = [view.name for view in journal.pool.backends] if journal.grant is None else [journal.grant.backend]
+    if pool is not None:
+        names = (grant.backend,) if grant is not None else [view.name for view in pool.backends]
         headers.append((b"x-kvgate-free-blocks", b"%d" % controller.free_blocks(names)))
-    if journal.offer is not None and journal.offer.cap_to_write is not None:
-        headers.append((b"x-kvgate-output-cap", b"%d" % journal.offer.cap_to_write))
+    if offer is not None and offer.cap_to_write is not None:
+        headers.append((b"x-kvgate-output-cap", b"%d" % offer.cap_to_write))
     return headers
 
 

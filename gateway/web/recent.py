@@ -40,10 +40,12 @@ class Refusal:
 
 
 class _Step:
-    __slots__ = ("ended", "number", "refused", "tokens", "ttfts", "waits")
+    __slots__ = ("ended", "ends", "number", "refused", "starts", "tokens", "ttfts", "waits")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.starts = number * STEP_S
+        self.ends = self.starts + STEP_S
         self.ended = 0
         self.refused = 0
         self.tokens = 0
@@ -56,7 +58,8 @@ class Recent:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._steps: deque[_Step] = deque(maxlen=STEPS)
+        self._last = _Step(int(now() // STEP_S))
+        self._steps = deque([self._last], maxlen=STEPS)
         self._refusals: deque[Refusal] = deque(maxlen=REFUSALS)
 
     @property
@@ -64,12 +67,14 @@ class Recent:
         """Newest first."""
         return list(reversed(self._refusals))
 
-    def ended(self, now: float, *, waited_s: float | None, first_token_s: float | None, tokens: int) -> None:
+    def ended(self, now: float, waited_s: float | None, first_token_s: float | None, tokens: int) -> None:
         """A request has ended. waited_s: for a grant, with or without one in the end. tokens: not told by `produced` before.
 
         now: the same clock's, which was just read.
         """
-        step = self._step(now)
+        step = self._last
+        if not step.starts <= now < step.ends:
+            step = self._step(now)
         step.ended += 1
         if tokens > 0:
             step.tokens += tokens
@@ -105,9 +110,10 @@ class Recent:
 
     def _step(self, now: float) -> _Step:
         number = int(now // STEP_S)
-        if not self._steps or self._steps[-1].number != number:
-            self._steps.append(_Step(number))
-        return self._steps[-1]
+        if self._last.number != number:
+            self._last = _Step(number)
+            self._steps.append(self._last)
+        return self._last
 
 
 def _rates(amounts: Iterable[int]) -> Series:

@@ -16,6 +16,8 @@ from gateway.web.rooms import Rooms
 _CLEARLY_FEWER: Final = 0.9
 _A_FEW_TOKENS: Final = 16
 
+_EXACT: Final = CountKind.EXACT
+
 
 def reported_tokens(journal: Journal) -> int | None:
     """Prompt tokens that the engine reported of a request that it answered whole; None where it did not."""
@@ -29,11 +31,14 @@ def reported_tokens(journal: Journal) -> int | None:
 def is_truncated(journal: Journal, reported: int) -> bool:
     """Whether `reported` tokens are clearly fewer than the prompt has: something behind the gate has cut it."""
     request = journal.request
-    if request is None or len(request.prompts) != 1 or request.prompts[0].may_be_cut:
+    return request is not None and _is_cut(journal, request, _count_of(journal), reported)
+
+
+def _is_cut(journal: Journal, request: InferenceRequest, count: PromptCount | None, reported: int) -> bool:
+    if len(request.prompts) != 1 or request.prompts[0].may_be_cut:
         # Of several prompts engines report now all, now one.
         return False
-    count = _count_of(journal)
-    if count is not None and count.kind is CountKind.EXACT:
+    if count is not None and count.kind is _EXACT:
         return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
     if journal.seems_cut is None:
         journal.seems_cut = may_be_truncated(request, reported)
@@ -57,10 +62,13 @@ def can_be_told(request: InferenceRequest) -> bool:
 
 def learn_from(rooms: Rooms, journal: Journal) -> None:
     """The request has ended, and its journal has not."""
-    reported, request, grant, count = reported_tokens(journal), journal.request, journal.grant, _count_of(journal)
-    if reported is None or request is None or grant is None or count is None:
+    request, grant, count = journal.request, journal.grant, _count_of(journal)
+    if request is None or grant is None or count is None:
         return
-    truncated = is_truncated(journal, reported)
+    reported = reported_tokens(journal)
+    if reported is None:
+        return
+    truncated = _is_cut(journal, request, count, reported)
     by = count.counted_by
     if (
         by is not None

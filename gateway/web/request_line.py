@@ -7,21 +7,21 @@ from gateway import logs
 REQUEST = logs.FrequentEvent("kvgate.request", "request")
 
 
-class RequestLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The README tells of each field. Those without a default are known of every request."""
+class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
+    """The README tells of each field. All are known of every request that was answered; what is None is left out."""
 
     request_id: str
     trace_id: str | None = None
     parent_id: str | None = None
-    dialect: str
-    outcome: str
-    phase: str
+    dialect: str | None = None
+    outcome: str | None = None
+    phase: str | None = None
     reason: str | None = None
     status: int | None = None
     error: str | None = None
-    model: str
-    tenant: str
-    lane: str
+    model: str | None = None
+    tenant: str | None = None
+    lane: str | None = None
     pool: str | None = None
     backend: str | None = None
     stream: bool | None = None
@@ -40,11 +40,11 @@ class RequestLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     upload_ms: float | None = None
     count_ms: float | None = None
     truncated: bool | None = None
-    queue_ms: int
+    queue_ms: int | None = None
     head_ms: float | None = None
     ttft_ms: float | None = None
     upstream_ms: float | None = None
-    total_ms: float
+    total_ms: float | None = None
 
 
 def milliseconds(seconds: float) -> float:

@@ -26,6 +26,7 @@ class Running:
         self._work: set[Cuttable] = set()
         self._is_cut = False
         self._became_idle = asyncio.Event()
+        self._is_awaited = False  # else whoever leaves need not look who is still there
 
     def __len__(self) -> int:
         return len(self._work)
@@ -37,13 +38,15 @@ class Running:
 
     def discard(self, work: Cuttable) -> None:
         self._work.discard(work)
-        if not self._work:
+        if self._is_awaited and not self._work:
+            self._is_awaited = False
             self._became_idle.set()
 
     async def wait_until_idle(self) -> None:
         """Return once nothing is on its way."""
         while self._work:
             self._became_idle.clear()
+            self._is_awaited = True
             await self._became_idle.wait()
 
     def cut_all(self) -> None:

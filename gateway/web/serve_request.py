@@ -55,7 +55,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
 
 async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: asyncio.Task[Any]) -> None:
     """Serve one call of an inference route. task: the one in which this runs."""
-    journal = Journal(head.dialect.name, tally=rooms.tally, metrics=rooms.metrics, recent=rooms.recent, now=rooms.clock.now())
+    journal = Journal(head.dialect.name, rooms.tally, rooms.metrics, rooms.recent, rooms.clock.now())
     rooms.open_requests.add(journal)
     line = Line(rooms, head, client, journal, task)
     outcome = Outcome.GATEWAY_ERROR

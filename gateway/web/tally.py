@@ -5,7 +5,6 @@ count to another, never added to one without being taken from the other.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,11 +37,10 @@ class Tally:
     """Counts of one gateway since its start."""
 
     def __init__(self) -> None:
-        self._places: Counter[Place] = Counter()
-        self._outcomes: Counter[Outcome] = Counter()
-        # Not set only while somebody waits for it: whoever ends need not look then who is still there.
+        self._places = dict.fromkeys(Place, 0)
+        self._outcomes = dict.fromkeys(Outcome, 0)
         self._became_idle = asyncio.Event()
-        self._became_idle.set()
+        self._is_awaited = False  # else whoever ends need not look who is still there
 
     def arrive(self) -> "Entry":
         """A request whose head was parsed."""
@@ -52,31 +50,29 @@ class Tally:
     def counts(self) -> Counts:
         places = self._places
         return Counts(
-            received=places.total() + self._outcomes.total(),
+            received=self.unfinished + sum(self._outcomes.values()),
             reading=places[Place.READING],
             queued=places[Place.QUEUED],
             in_flight=places[Place.IN_FLIGHT],
-            outcomes={outcome: self._outcomes[outcome] for outcome in Outcome},
+            outcomes=self._outcomes.copy(),
         )
 
     @property
     def unfinished(self) -> int:
-        return self._places.total()
+        return sum(self._places.values())
 
     async def wait_until_idle(self) -> None:
         """Return once no request is anywhere on its way."""
         while self.unfinished:
             self._became_idle.clear()
+            self._is_awaited = True
             await self._became_idle.wait()
-
-    def _move(self, source: Place, target: Place) -> None:
-        self._places[source] -= 1
-        self._places[target] += 1
 
     def _end(self, place: Place, outcome: Outcome) -> None:
         self._places[place] -= 1
         self._outcomes[outcome] += 1
-        if not self._became_idle.is_set() and not self.unfinished:
+        if self._is_awaited and not self.unfinished:
+            self._is_awaited = False
             self._became_idle.set()
 
 
@@ -96,7 +92,9 @@ class Entry:
 
     def move(self, place: Place) -> None:
         if place is not self._place:
-            self._tally._move(self._place, place)
+            places = self._tally._places
+            places[self._place] -= 1
+            places[place] += 1
             self._place = place
 
     def end(self, outcome: Outcome) -> None:
