@@ -111,7 +111,7 @@ class FrequentEvent:
         self._logger.handle(record)
 
     def _only_listener(self) -> "Writer | None":
-        """Who hears its records, if that is one writer, and none is filtered out. Looked up anew: anybody may come to listen."""
+        """Who hears its records, if that is one writer and none is filtered out. Looked up anew: anybody may come to listen."""
         if self._logger.filters:
             return None
         found: Writer | None = None
