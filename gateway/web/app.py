@@ -56,7 +56,7 @@ class Front:
             dialect = DIALECTS.get(path) if method == "POST" else None
             if dialect is not None:
                 client = AsgiDownstream(receive, send)
-                await self._inference.serve(InferenceHead(dialect, scope["headers"], scope["query_string"]), client)
+                await self._inference.serve(InferenceHead(dialect, scope["query_string"], scope["headers"]), client)
                 return
             if path == _MODELS and not await self._lets_in(scope, receive, send):
                 return

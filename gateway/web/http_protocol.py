@@ -8,7 +8,8 @@ what moved):
 * a client that leaves, or shuts its sending side, is noticed in every phase, also while requests wait behind one another;
 * an offered upgrade (h2c) is declined by going on in HTTP/1.1, with the whole body and the whole connection;
 * HTTP/1.0 gets no chunks, and sees when an answer broke off;
-* our last words reach a client that is still sending.
+* our last words reach a client that is still sending;
+* a head that the connection has brought before is not read again (known_head.py).
 
 No task and no timer belongs to a connection: the door sweeps.
 """
@@ -22,16 +23,16 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.dialects.openai_error import error_body
-from gateway.relay.headers import date_header, header_lines
 from gateway.web.cycle import Cycle, http_scope
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.flow import Flow
 from gateway.web.inference import Inference
 from gateway.web.inference_head import InferenceHead
-from gateway.web.request_head import fault_of, framing_of
-from gateway.web.wire_client import WireClient, status_line
+from gateway.web.known_head import MOST_DIGITS, KnownHead, known_head
+from gateway.web.last_words import last_words
+from gateway.web.request_head import HeadFields, fault_of, framing_of, path_and_query
+from gateway.web.wire_client import WireClient
 
 # Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
 _UNREAD_LIMIT_BYTES: Final = 1 << 20
@@ -39,6 +40,8 @@ _UNREAD_LIMIT_BYTES: Final = 1 << 20
 _UNREAD_BODY_BYTES: Final = 256 * 1024
 # Bodies of requests that wait behind another (in all, beyond which they are not taken).
 _WAITING_BODIES_BYTES: Final = 64 * 1024
+# A client whose heads are never the same (each has a trace of its own, say) is not looked at for more.
+_MOST_UNSEEN: Final = 8
 
 # What uvicorn would keep for pipelined requests, which stand in `_queued` here.
 _NOBODY: Final[deque[Any]] = deque(maxlen=0)
@@ -49,9 +52,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     # A dict of all that, and a second line of uvicorn's that is never used, took a tenth of an idle stream's memory.
     __slots__ = (
-        "_answering", "_codings", "_door", "_expectation", "_field_bytes", "_framing_after_offer", "_has_progress",
-        "_hosts", "_in_head", "_inference", "_is_deaf", "_is_replaying", "_last_word", "_length", "_limits", "_queued",
-        "_quiet_bytes", "_reading", "_reason", "_turned_away", "_unread_bytes", "_unsent", "address",
+        "_answering", "_door", "_field_bytes", "_framing_after_offer", "_fresh", "_has_progress", "_in_head", "_inference",
+        "_is_between", "_is_deaf", "_is_replaying", "_known", "_last_word", "_limits", "_queued", "_quiet_bytes", "_reading",
+        "_reason", "_turned_away", "_unread_bytes", "_unseen", "_unsent", "address",
     )  # fmt: skip
 
     def __init__(
@@ -78,19 +81,16 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_deaf = False  # what still comes is not looked at
         self._unread_bytes = 0
         self._unsent: tuple[int, float] = (0, 0.0)  # how much a closing client had not taken, and since when it takes nothing
-        self._forget_head()
+        self._field_bytes = 0
         self._in_head = False
+        self._is_between = True  # for the parser the next byte is the first of a request
+        self._known: KnownHead | None = None
+        self._fresh: InferenceHead | None = None  # has come in this read, and may come again
+        self._unseen = 0  # heads that were kept, and did not come again
         self._has_progress = False
         self._quiet_bytes = 0
         self._framing_after_offer: bytes | None = None  # of the body that comes behind an offered upgrade
         self._is_replaying = False
-
-    def _forget_head(self) -> None:
-        self._field_bytes = 0
-        self._hosts: list[bytes] = []
-        self._codings: list[bytes] = []
-        self._length: bytes | None = None
-        self._expectation: bytes | None = None
 
     # What the loop calls.
 
@@ -121,6 +121,14 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        known = self._known
+        if known is not None and self._is_between and self._answering is None and not self._is_deaf:
+            body = known.body_of(data)
+            if body is not None and len(body) <= _UNREAD_BODY_BYTES:
+                self._unseen = self._quiet_bytes = 0
+                self._door.idle.end(self)
+                self._serve(known.head, keep_alive=True).take_whole(body)
+                return
         if self._is_deaf:
             self._unread_bytes += len(data)
             if self._answering is not None and self._unread_bytes > _UNREAD_LIMIT_BYTES:
@@ -130,13 +138,18 @@ class HttpProtocol(HttpToolsProtocol):
             self._say(self._turned_away)
             return
         self._has_progress = False
-        rest = data
+        was_between, rest = self._is_between, data
         try:
             while rest:
                 rest = self._feed(rest)
         except httptools.HttpParserError:
             self._stop(self._reason or DoorReason.MALFORMED)
             return
+        if (fresh := self._fresh) is not None:
+            self._fresh = None
+            if was_between and self._unseen < _MOST_UNSEEN:
+                self._unseen += 1
+                self._known = known_head(data, fresh)
         if self._has_progress:
             self._quiet_bytes = 0
             return
@@ -203,8 +216,9 @@ class HttpProtocol(HttpToolsProtocol):
             return
         self.url = b""
         self.headers = []
-        self._forget_head()
+        self._field_bytes = 0
         self._in_head = True
+        self._is_between = False
         self._has_progress = True
         if self._answering is None:
             self._door.idle.end(self)
@@ -218,23 +232,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(DoorReason.URL_TOO_LONG)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_replaying or not self._in_head:
+        if not self._in_head:
             return  # a trailer: it belongs to this hop, and the request is on its way without it
         self._field_bytes += len(name) + len(value) + 4
         if self._field_bytes > self._limits.header_bytes:
             self._refuse(DoorReason.HEADERS_TOO_LARGE)
-        if len(self.headers) >= self._limits.headers:
+        headers = self.headers
+        headers.append((name.lower(), value))
+        if len(headers) > self._limits.headers:
             self._refuse(DoorReason.TOO_MANY_HEADERS)
-        name = name.lower()
-        self.headers.append((name, value))
-        if name == b"host":
-            self._hosts.append(value)
-        elif name == b"content-length":
-            self._length = value
-        elif name == b"transfer-encoding":
-            self._codings.append(value.lower())
-        elif name == b"expect":
-            self._expectation = value.lower()
 
     def on_headers_complete(self) -> None:
         if self._is_replaying:
@@ -243,14 +249,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._has_progress = True
         self._door.heads.end(self)
         version = self.parser.get_http_version()
-        fault = fault_of(version, self._hosts, self._codings, self._expectation)
+        fields = HeadFields(self.headers)
+        fault = fault_of(version, fields.hosts, fields.codings, fields.expectation)
         if fault is not None:
             self._refuse(fault)
-        if self._answering is None and self._expectation is None and version == "1.1" and self._begin_inference():
+        if self._answering is None and fields.expectation is None and version == "1.1" and self._begin_inference():
             return
         self._fill_scope(version)
         if self.parser.should_upgrade():
-            self._framing_after_offer = framing_of(self._codings, self._length)
+            self._framing_after_offer = framing_of(fields.codings, fields.length)
         self.cycle = self._reading = cycle = Cycle(
             scope=self.scope,
             transport=self.transport,
@@ -260,7 +267,7 @@ class HttpProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self._expectation is not None and version == "1.1",
+            expect_100_continue=fields.expectation is not None and version == "1.1",
             keep_alive=version == "1.1" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
@@ -276,33 +283,29 @@ class HttpProtocol(HttpToolsProtocol):
         parser, inference = self.parser, self._inference
         if inference is None or parser.get_method() != b"POST" or parser.should_upgrade():
             return False
-        found = inference.find(self.url)
-        if found is None:
+        if (found := inference.find(self.url)) is None:
             return False
-        client = self._answering = self._reading = WireClient(
-            self.transport,
-            self.flow,
-            self.loop,
-            keep_alive=parser.should_keep_alive(),
-            on_answered=self.on_response_complete,
-        )
-        dialect, query = found
-        head = InferenceHead(dialect, self.headers, query)
-        task = self.loop.create_task(inference.serve_wire(head, client, self.tasks))
-        self.tasks.add(task)
+        head = InferenceHead(*found, self.headers)
+        keep_alive = parser.should_keep_alive()
+        self._reading = self._serve(head, keep_alive=keep_alive)
+        if keep_alive and self._field_bytes + MOST_DIGITS <= self._limits.header_bytes:
+            self._fresh = head
         return True
 
+    def _serve(self, head: InferenceHead, *, keep_alive: bool) -> WireClient:
+        assert self._inference is not None
+        client = WireClient(self.transport, self.flow, self.loop, keep_alive=keep_alive, on_answered=self.on_response_complete)
+        self._answering = client
+        self.tasks.add(self.loop.create_task(self._inference.serve_wire(head, client, self.tasks)))
+        return client
+
     def _fill_scope(self, version: str) -> None:
-        """What ASGI is told of the request. The target counts as its path and query: whatever host an absolute one names, it
-        is served here or not at all."""
+        """What ASGI is told of the request."""
         method = self.parser.get_method()
-        try:
-            target = httptools.parse_url(self.url)
-        except httptools.HttpParserInvalidURLError:
+        target = path_and_query(method, self.url)
+        if target is None:
             self._refuse(DoorReason.MALFORMED)
-        if method == b"CONNECT" or target.schema not in (None, b"http", b"https"):
-            self._refuse(DoorReason.MALFORMED)
-        self.scope = http_scope(method, target.path or b"/", target.query or b"", version=version, headers=self.headers)
+        self.scope = http_scope(method, *target, version=version, headers=self.headers)
         self.scope["server"], self.scope["client"], self.scope["scheme"] = self.server, self.client, self.scheme or "http"
         self.scope["state"] = self.app_state.copy()
 
@@ -321,7 +324,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._has_progress = True
-        if self._reading is not None and self._framing_after_offer is None:
+        if self._framing_after_offer is not None:
+            return
+        self._is_between = True
+        if self._reading is not None:
             self._reading.end_body()
             self._reading = None
 
@@ -371,11 +377,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _say(self, reason: DoorReason) -> None:
         """The last words on this connection."""
-        answer = answer_at_door(reason, self._door.jitter)
-        body = error_body(answer.facts)
-        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
-        head = status_line(answer.facts.status) + header_lines((*headers, date_header(), *answer.headers)) + b"\r\n"
-        self.transport.write(head + body)
+        self.transport.write(last_words(reason, self._door.jitter))
         self._linger()
 
     def _linger(self) -> None:

@@ -31,7 +31,7 @@ class InferenceHead:
         "trace",
     )
 
-    def __init__(self, dialect: Dialect, headers: Headers, query: bytes) -> None:
+    def __init__(self, dialect: Dialect, query: bytes, headers: Headers) -> None:
         self.dialect = dialect
         self.headers = headers
         self.query = query

@@ -49,7 +49,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     """Serve one call of an inference route, as an ASGI application would."""
     task = asyncio.current_task()
     assert task is not None, "an ASGI server calls its application in a task"
-    head = InferenceHead(dialect, scope["headers"], scope.get("query_string", b""))
+    head = InferenceHead(dialect, scope.get("query_string", b""), scope["headers"])
     await serve_client(rooms, head, AsgiDownstream(receive, send), task)
 
 

@@ -19,6 +19,7 @@ from gateway.relay.downstream import Headers, too_large
 from gateway.relay.headers import date_header, header_lines
 
 _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
+_LENGTH: Final = b"\r\ncontent-length: "
 _BODILESS: Final = frozenset({204, 304})
 
 
@@ -93,6 +94,12 @@ class WireClient:
         self._unread.append(data)
         self.unread_bytes += len(data)
         self._wake()
+
+    def take_whole(self, body: bytes) -> None:
+        """The whole body has come at once, before anybody waited for it."""
+        self._unread.append(body)
+        self.unread_bytes = len(body)
+        self.more_body = False
 
     def end_body(self) -> None:
         """The body is whole."""
@@ -174,15 +181,14 @@ class WireClient:
             return
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
-        said = dict(headers)
         head = status_line(status) + header_lines(headers)
-        if b"date" not in said:
+        if b"\r\ndate: " not in head:
             head += header_lines((date_header(),))
         if not self.keep_alive:
             head += b"connection: close\r\n"
-        length = said.get(b"content-length")
-        if length is not None:
-            self._unsent_bytes = int(length)
+        length = head.find(_LENGTH) + len(_LENGTH)
+        if length >= len(_LENGTH):
+            self._unsent_bytes = int(head[length : head.index(b"\r", length)])
         elif status not in _BODILESS:
             self._is_chunked = True
             head += b"transfer-encoding: chunked\r\n"

@@ -72,7 +72,7 @@ def test_a_call_goes_on_as_any_request_would(
 ) -> None:
     wire = Wire()
     upstream = Upstream(wire, host=b"engine:8000", base_path=b"/base", bearer=bearer, pinned=pinned)
-    head = InferenceHead(CHAT, headers, query)
+    head = InferenceHead(CHAT, query, headers)
     for body in bodies:
         run(upstream.send_call(head, body, key_was_ours=key_was_ours))
         run(upstream.send(b"POST", CHAT.path.encode(), query, headers, body, key_was_ours=key_was_ours))
@@ -81,7 +81,7 @@ def test_a_call_goes_on_as_any_request_would(
 
 
 def test_one_head_goes_on_to_several_backends_each_under_its_own_name_and_with_its_own_key() -> None:
-    head = InferenceHead(CHAT, [FIELDS[0], KEYS[0]], b"")
+    head = InferenceHead(CHAT, b"", [FIELDS[0], KEYS[0]])
     wire = Wire()
     ways = [
         (Upstream(wire, host=b"one", base_path=b"", bearer="first"), True),
@@ -101,14 +101,14 @@ def test_one_head_goes_on_to_several_backends_each_under_its_own_name_and_with_i
 
 
 def test_the_lines_of_a_head_are_made_once() -> None:
-    head = InferenceHead(CHAT, FIELDS, b"")
+    head = InferenceHead(CHAT, b"", FIELDS)
     assert head.onward_lines(frozenset()) is head.onward_lines(frozenset())
     assert b"theirs" in head.onward_lines(frozenset())
     assert b"theirs" not in head.onward_lines(CREDENTIALS)
 
 
 def test_a_header_that_breaks_out_of_its_line_is_refused_each_time() -> None:
-    head = InferenceHead(CHAT, [(b"x-a", b"1\r\nx-b: 2")], b"")
+    head = InferenceHead(CHAT, b"", [(b"x-a", b"1\r\nx-b: 2")])
     for _ in range(2):
         with pytest.raises(InvalidRequest):
             head.onward_lines(frozenset())
@@ -121,9 +121,9 @@ def test_a_head_says_what_it_asks_whose_it_is_and_what_it_belongs_to() -> None:
         (b"x-stainless-timeout", b"10"),
         (b"traceparent", f"00-{trace}-{parent}-01".encode()),
     ]
-    head = InferenceHead(CHAT, [*asked, *KEYS], b"beta=true")
+    head = InferenceHead(CHAT, b"beta=true", [*asked, *KEYS])
     assert (head.target, head.asked[LANE], head.patience_s) == (b"/v1/chat/completions?beta=true", b"batch", 9.5)
     assert (head.trace, head.credentials) == (TraceContext(trace, parent), KEYS)
-    plain = InferenceHead(CHAT, FIELDS[:3], b"")
+    plain = InferenceHead(CHAT, b"", FIELDS[:3])
     assert (plain.target, plain.asked, plain.patience_s, plain.trace) == (b"/v1/chat/completions", {}, None, None)
     assert plain.credentials == []
