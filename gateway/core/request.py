@@ -107,6 +107,7 @@ class InferenceRequest:
     n: int = 1
     best_of: int = 1
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
+    usage_is_unsaid: bool = False  # nothing in the body is about that event
     affinity: bytes = b""
     priority: int | None = None
     countable: Countable = field(default_factory=Countable)

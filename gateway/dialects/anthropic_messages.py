@@ -92,7 +92,7 @@ class AnthropicMessages:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return body  # there is no such member: vLLM hands none on from here, llama.cpp has none
 
-    def ask_usage(self, body: bytes) -> bytes:
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return body  # it comes in every stream
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:

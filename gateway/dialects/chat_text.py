@@ -7,13 +7,12 @@ a message (the bound's business, not this file's).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import MediaPart
+from gateway.core.request import MediaPart, Prompt
 from gateway.dialects.media import media_part
 from gateway.dialects.normal_forms import MOST_GROWTH, is_stable_latin, normalised_bytes
 from gateway.dialects.openai_body import AFFINITY_BYTES, decode
@@ -60,22 +59,7 @@ _CONTENTS = msgspec.json.Decoder(list[_Content])
 _ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 _PARTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ANY = msgspec.json.Decoder()
-
-
-@dataclass(slots=True)
-class ChatText:
-    """What was found in the messages: bytes that can be rendered, messages, and media parts (not in the bytes).
-
-    least_bytes: of those, what is rendered for certain; 0 where nobody looked. media: what is known of the media parts, of
-    all of them or of none. said: see Prompt.
-    """
-
-    text_bytes: int
-    messages: int
-    media_parts: int
-    least_bytes: int = 0
-    media: tuple[MediaPart, ...] = ()
-    said: str = ""
+_encode = msgspec.json.Encoder().encode
 
 
 def text_bytes(text: str) -> int:
@@ -87,51 +71,55 @@ def text_bytes(text: str) -> int:
     return normalised_bytes(text)
 
 
-def read_messages(raw: bytes) -> ChatText:
+def read_messages(raw: bytes) -> Prompt:
     """The `messages` of a chat body. Raises InvalidRequest unless it is a list of objects, not empty, with sound contents."""
     if len(raw) > DECODE_LIMIT_BYTES:
         return _by_length(raw)
-    return look_at_messages(decode(_MESSAGES, raw, param="messages"), len(raw))
+    return look_at_messages(decode(_MESSAGES, raw, param="messages"), len(raw))[0]
 
 
-def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> ChatText:
-    """The same of messages that are decoded. json_bytes: of the JSON that they stand in, at least."""
+def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> tuple[Prompt, bytes]:
+    """The same of messages that are decoded, and what placement hashes of them: the first texts in them.
+
+    json_bytes: of the JSON that they stand in, DECODE_LIMIT_BYTES at most.
+    """
     if not messages:
         raise InvalidRequest("messages is empty.", param="messages")
     total = 0
     latin = 0  # characters of long texts, which are of one or two bytes
-    said = ""
+    said = start = ""
     media: list[MediaPart] = []
     for message in messages:
         for key, value in message.items():
-            if key == "content":
-                if not isinstance(value, str):
-                    total += _content(value, media)
-                    continue
-                is_long = len(value) > _LONG
-                if is_long and not said and message.get("role") in _RENDERED:
+            if len(start) < AFFINITY_BYTES:
+                start = start + value[:AFFINITY_BYTES] if type(value) is str else _add_texts(start, (value,), _TEXTS_WITHIN)
+            if type(value) is not str:
+                total += _content(value, media) if key == "content" else member_bytes(value)
+            elif key == "content":
+                length = len(value)
+                if length > _LONG and not said and message.get("role") in _RENDERED:
                     said = value[:_SAID]
-                if is_long and not value.isascii() and is_stable_latin(value):
-                    latin += len(value)
+                if value.isascii():
+                    total += length
+                elif length > _LONG and is_stable_latin(value):
+                    latin += length
                 else:
-                    total += text_bytes(value)
+                    total += normalised_bytes(value)
                 if message.get("role") == "tool":
                     # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
-                    total += len(msgspec.json.encode(value)) - len(value.encode())
-            elif key != "role" or not isinstance(value, str) or value not in _ROLES:
+                    total += escaped_bytes(value)
+            elif key != "role" or value not in _ROLES:
                 total += member_bytes(value)
     # No text is longer than its JSON.
-    return ChatText(total + min(2 * latin, json_bytes), len(messages), len(media), media=tuple(media), said=said)
+    prompt = Prompt(total + min(2 * latin, json_bytes), len(messages), said=said)
+    if media:
+        prompt.media_parts, prompt.media = len(media), tuple(media)
+    return prompt, start.encode()[:AFFINITY_BYTES]
 
 
-def start_of(messages: list[dict[str, Any]]) -> bytes:
-    """What placement hashes of messages: the first texts in them."""
-    start = ""
-    for message in messages:
-        start = _add_texts(start, message.values(), _TEXTS_WITHIN)
-        if len(start) >= AFFINITY_BYTES:
-            break
-    return start.encode()[:AFFINITY_BYTES]
+def escaped_bytes(text: str) -> int:
+    """By how much a text grows when it is put into JSON."""
+    return len(_encode(text)) - (len(text) if text.isascii() else len(text.encode()))
 
 
 def _add_texts(start: str, values: Iterable[Any], levels: int) -> str:
@@ -169,23 +157,23 @@ def member_bytes(value: Any) -> int:
         return text_bytes(value) + (value.count(",") + value.count(":") if value[:1] in ("{", "[") else 0)
     if value is None:
         return 0
-    text = msgspec.json.encode(value).decode()
+    text = _encode(value)
     # One space for each separator, and the strings inside may hold JSON of their own.
-    return text_bytes(text) + text.count(",") + text.count(":")
+    return (len(text) if text.isascii() else text_bytes(text.decode())) + text.count(b",") + text.count(b":")
 
 
-def _by_length(raw: bytes) -> ChatText:
+def _by_length(raw: bytes) -> Prompt:
     """Messages too large to decode: the JSON itself is longer than its text. Media are seen by their names."""
     growth = 1 if raw.isascii() else MOST_GROWTH
     media: tuple[MediaPart, ...] | None = ()
     media_bytes = 0
     if may_hold_media(raw):
         media, media_bytes = _large_media(raw)
-    return ChatText(
+    return Prompt(
         text_bytes=growth * (len(raw) - media_bytes) + raw.count(b",") + raw.count(b":"),
         messages=max(1, raw.count(b'"role"')),
         media_parts=1 if media is None else len(media),
-        least_bytes=_least_bytes(raw),
+        least_text_bytes=_least_bytes(raw),
         media=media or (),
     )
 

@@ -117,11 +117,11 @@ class Dialect(Protocol):
         """
         ...
 
-    def ask_usage(self, body: bytes) -> bytes:
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         """The body of a stream, asking for usage at its end; every other byte stays.
 
-        body: one that `read_request` took, with `stream` true and `wants_usage` false. It comes back unchanged where the
-        caller would see more than the one event that the watcher can hide.
+        request: what `read_request` made of the body, with `stream` true and `wants_usage` false. The body comes back
+        unchanged where the caller would see more than the one event that the watcher can hide.
         """
         ...
 

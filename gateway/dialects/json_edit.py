@@ -12,12 +12,16 @@ from dataclasses import dataclass
 import msgspec
 
 # Possessive (`++`, `*+`): nothing here may ever back up, so a body of megabytes costs one pass and no memory.
-_KEY = re.compile(rb'[\s,]*+"([^"]*+)"\s*+:\s*+')
+_KEY = re.compile(rb'[\s,]*+"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:\s*+', re.DOTALL)
+_END = re.compile(rb"\s*+[,}]")
+_MASKED_KEY = re.compile(rb'[\s,]*+"([^"]*+)"\s*+:\s*+')
 _BRACKET = re.compile(rb'(?:[^"{}\[\]]++|"[^"]*+")*+([{}\[\]])')
 _SCALAR = re.compile(rb'"[^"]*+"|[^\s,}]++')
+_VALUES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STRING = msgspec.json.Decoder(str)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Member:
     """One member of an object: its key, decoded, and where its value stands in the text (bytes)."""
 
@@ -26,14 +30,42 @@ class Member:
     end: int
 
 
-def members(text: bytes) -> Iterator[Member]:
+def members(text: bytes) -> list[Member]:
     """The members of the JSON object `text`, in the order in which they stand, those with the same key each for itself."""
+    return _by_values(text) or list(_by_scan(text))
+
+
+def _by_values(text: bytes) -> list[Member] | None:
+    """The members by the lengths of their values, which a decoder measures six times as fast as a scan.
+
+    None where that does not lead through the text: of a key that stands twice, the decoder tells the last value only, and
+    half a surrogate pair it refuses.
+    """
+    try:
+        values = _VALUES.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    found: list[Member] = []
+    position = text.index(b"{") + 1
+    while key := _KEY.match(text, position):
+        name, start = key.group(1), key.end()
+        written = name.decode() if b"\\" not in name else _STRING.decode(b'"%b"' % name)
+        value = bytes(values[written])
+        # A number that only begins so is longer than the last of its name.
+        if not text.startswith(value, start) or not _END.match(text, start + len(value)):
+            return None
+        position = start + len(value)
+        found.append(Member(written, start, position))
+    return found
+
+
+def _by_scan(text: bytes) -> Iterator[Member]:
     masked = _mask_escapes(text)
     position = masked.index(b"{") + 1
-    while key := _KEY.match(masked, position):
+    while key := _MASKED_KEY.match(masked, position):
         end = _value_end(masked, key.end())
         raw_key = text[key.start(1) - 1 : key.end(1) + 1]
-        yield Member(msgspec.json.decode(raw_key, type=str), key.end(), end)
+        yield Member(_STRING.decode(raw_key), key.end(), end)
         position = end
 
 

@@ -60,7 +60,7 @@ class LlamaCppCompletion:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return openai_body.limit_priority(body, most_urgent)
 
-    def ask_usage(self, body: bytes) -> bytes:
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return body  # it comes in every stream
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:

@@ -38,10 +38,8 @@ _FOUR_BYTES: Final = b"\xf0"
 
 def normalised_bytes(text: str) -> int:
     """UTF-8 bytes of a text in the longest of its forms: as it is, NFC, and NFKC."""
-    if text.isascii():
-        return len(text)
     encoded = text.encode()
-    if is_stable_latin(text):
+    if len(encoded) == len(text) or is_stable_latin(text):
         return len(encoded)
     plain = longest = len(encoded)
     # What is not ASCII decides, and is little of most texts. A mark that so comes to follow another letter than its own can

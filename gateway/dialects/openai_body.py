@@ -7,12 +7,14 @@ for being numbers at all (`1e400` and a seed of 5,000 digits are not); what they
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import CapState
+from gateway.core.request import CapState, InferenceRequest
 from gateway.dialects import json_edit
 
 # The largest cap that every engine reads as it is written: llama.cpp keeps it in 32 bits, and a wrapped one means "no limit".
@@ -46,10 +48,10 @@ class OpenAIBody(msgspec.Struct):
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: CapTokens = msgspec.UNSET
-    max_completion_tokens: CapTokens = msgspec.UNSET
-    n_predict: CapTokens = msgspec.UNSET
+    stream_options: StreamOptions | msgspec.UnsetType | None = UNSET
+    max_tokens: CapTokens = UNSET
+    max_completion_tokens: CapTokens = UNSET
+    n_predict: CapTokens = UNSET
     n: Samples = None
     n_cmpl: Samples = None
     best_of: Samples = None
@@ -58,28 +60,28 @@ class OpenAIBody(msgspec.Struct):
 
     # What clients send to keep the turns of one session together: OpenAI's name and vLLM's. `user` names a person, who may
     # run many sessions that share nothing.
-    prompt_cache_key: Raw = msgspec.UNSET
-    session_id: Raw = msgspec.UNSET
+    prompt_cache_key: Raw = UNSET
+    session_id: Raw = UNSET
 
     # Decoded for being numbers at all.
-    temperature: Any = msgspec.UNSET
-    top_p: Any = msgspec.UNSET
-    top_k: Any = msgspec.UNSET
-    min_p: Any = msgspec.UNSET
-    seed: Any = msgspec.UNSET
-    presence_penalty: Any = msgspec.UNSET
-    frequency_penalty: Any = msgspec.UNSET
-    repetition_penalty: Any = msgspec.UNSET
-    length_penalty: Any = msgspec.UNSET
-    logit_bias: Any = msgspec.UNSET
-    logprobs: Any = msgspec.UNSET
-    top_logprobs: Any = msgspec.UNSET
-    prompt_logprobs: Any = msgspec.UNSET
-    min_tokens: Any = msgspec.UNSET
+    temperature: Any = UNSET
+    top_p: Any = UNSET
+    top_k: Any = UNSET
+    min_p: Any = UNSET
+    seed: Any = UNSET
+    presence_penalty: Any = UNSET
+    frequency_penalty: Any = UNSET
+    repetition_penalty: Any = UNSET
+    length_penalty: Any = UNSET
+    logit_bias: Any = UNSET
+    logprobs: Any = UNSET
+    top_logprobs: Any = UNSET
+    prompt_logprobs: Any = UNSET
+    min_tokens: Any = UNSET
     # Whole and strict: what ranks a request in the engine must be what was looked at.
-    priority: Priority = msgspec.UNSET
-    thinking_token_budget: Any = msgspec.UNSET
-    truncate_prompt_tokens: Any = msgspec.UNSET
+    priority: Priority = UNSET
+    thinking_token_budget: Any = UNSET
+    truncate_prompt_tokens: Any = UNSET
 
     @property
     def samples(self) -> int:
@@ -89,7 +91,7 @@ class OpenAIBody(msgspec.Struct):
     @property
     def may_truncate(self) -> bool:
         """The engine is asked to cut the prompt, so that none is too long."""
-        return self.truncate_prompt_tokens is not msgspec.UNSET and self.truncate_prompt_tokens is not None
+        return self.truncate_prompt_tokens is not UNSET and self.truncate_prompt_tokens is not None
 
     @property
     def engine_priority(self) -> int | None:
@@ -97,8 +99,12 @@ class OpenAIBody(msgspec.Struct):
 
     @property
     def wants_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage is True
+        return isinstance(self.stream_options, StreamOptions) and self.stream_options.include_usage is True
 
+
+# What asks for more than one plain answer, and most bodies have not.
+_CHOICES: Final = attrgetter("n", "n_cmpl", "best_of", "stream_options", "priority")
+_ONE_CHOICE: Final = _CHOICES(OpenAIBody())
 
 _NUMBERS = (
     "temperature",
@@ -118,22 +124,10 @@ _NUMBERS = (
     "thinking_token_budget",
     "truncate_prompt_tokens",
 )
-_RAW_NUMBERS = msgspec.json.Decoder(msgspec.defstruct("_RawNumbers", [(name, Raw, msgspec.UNSET) for name in _NUMBERS]))
+_RAW_NUMBERS = msgspec.json.Decoder(msgspec.defstruct("_RawNumbers", [(name, Raw, UNSET) for name in _NUMBERS]))
 
 
-class _CapMembers(msgspec.Struct):
-    max_tokens: Raw = msgspec.UNSET
-    max_completion_tokens: Raw = msgspec.UNSET
-    n_predict: Raw = msgspec.UNSET
-    max_output_tokens: Raw = msgspec.UNSET
-
-
-class _UsageMembers(msgspec.Struct):
-    stream_options: StreamOptions | msgspec.UnsetType | None = msgspec.UNSET
-
-
-_CAP_MEMBERS = msgspec.json.Decoder(_CapMembers)
-_USAGE_MEMBERS = msgspec.json.Decoder(_UsageMembers)
+_STREAM_OPTIONS = msgspec.json.Decoder(StreamOptions | None)
 _WHERE = re.compile(r" - at `\$\.?([A-Za-z_]\w*)?.*`$", re.DOTALL)
 
 
@@ -144,7 +138,7 @@ def decode_body(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
         read = decode(_RAW_NUMBERS, body)
         for name in _NUMBERS:
             raw = getattr(read, name)
-            if raw is not msgspec.UNSET and len(raw) > MEMBER_LIMIT_BYTES:
+            if raw is not UNSET and len(raw) > MEMBER_LIMIT_BYTES:
                 raise InvalidRequest(f"{name} is larger than {MEMBER_LIMIT_BYTES} bytes.", param=name)
     return decode(decoder, body)
 
@@ -175,10 +169,21 @@ def decode(decoder: msgspec.json.Decoder[_Body], body: bytes, *, param: str | No
 
 def raw_json(member: msgspec.Raw | msgspec.UnsetType) -> bytes:
     """The JSON of a member that was left undecoded; `null` where it is absent."""
-    return b"null" if member is msgspec.UNSET else bytes(member)
+    return b"null" if member is UNSET else bytes(member)
 
 
-def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> tuple[CapState, int | None]:
+def add_choices(request: InferenceRequest, body: OpenAIBody) -> None:
+    """Complete a request of chat or completions by what its body says about samples, usage and priority."""
+    if _CHOICES(body) == _ONE_CHOICE:
+        request.usage_is_unsaid = True
+        return
+    request.n, request.best_of = body.samples, body.best_of or 1
+    request.usage_is_unsaid = body.stream_options is UNSET
+    request.wants_usage = body.wants_usage
+    request.priority = body.engine_priority
+
+
+def read_cap(body: OpenAIBody, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> tuple[CapState, int | None]:
     """The output cap: whether there is one, and its tokens.
 
     obeyed: members that every engine of this route reads, the strongest first. also_obeyed: members that some engine
@@ -189,7 +194,7 @@ def read_cap(body: OpenAIBody, *, obeyed: Sequence[str], also_obeyed: Sequence[s
     state, cap = CapState.ABSENT, None
     for name in obeyed:
         value = getattr(body, name)
-        if value is msgspec.UNSET:
+        if value is UNSET:
             continue
         if value is None:
             state = CapState.NULL if cap is None else state
@@ -217,9 +222,6 @@ def write_cap(
 
     A member of `also_obeyed` is lowered to the cap, never raised. No key comes to stand twice: Dynamo refuses that.
     """
-    present = _CAP_MEMBERS.decode(body)
-    if all(getattr(present, name) is msgspec.UNSET for name in (*obeyed, *also_obeyed)):
-        return json_edit.append_member(body, absent, b"%d" % cap_tokens)
     edits: list[tuple[int, int, bytes]] = []
     is_set = False
     for member in json_edit.members(body):
@@ -256,26 +258,27 @@ def _is_at_least(value: bytes, least: int) -> bool:
     return len(value) <= 20 and value.removeprefix(b"-").isdigit() and int(value) >= least
 
 
-def ask_usage(body: bytes) -> bytes:
+def ask_usage(body: bytes, request: InferenceRequest) -> bytes:
     """The body with `stream_options.include_usage` true, whatever else stands in `stream_options`.
 
     Unchanged where the caller has set `continuous_usage_stats` without it: the answer would then carry usage in every event.
     """
-    options = _USAGE_MEMBERS.decode(body).stream_options
-    if options is msgspec.UNSET:
+    if request.usage_is_unsaid:
         return json_edit.append_member(body, "stream_options", b'{"include_usage":true}')
-    if isinstance(options, StreamOptions) and (options.continuous_usage_stats or options.include_usage):
-        return body
     # Of several, engines read the last.
     member = [member for member in json_edit.members(body) if member.key == "stream_options"][-1]
     value = body[member.start : member.end]
+    options = _STREAM_OPTIONS.decode(value)
+    if options is not None and (options.continuous_usage_stats or options.include_usage):
+        return body
     asked = b'{"include_usage":true}' if value == b"null" else json_edit.set_member(value, "include_usage", b"true")
     return json_edit.replace(body, [(member.start, member.end, asked)])
 
 
 def affinity(body: OpenAIBody, prompt: bytes) -> bytes:
     """What placement hashes: the session key if there is one, else the start of the prompt."""
-    for key in (body.prompt_cache_key, body.session_id):
-        if key is not msgspec.UNSET and (raw := bytes(key)) != b"null":
-            return raw[:AFFINITY_BYTES]
+    if body.prompt_cache_key is not UNSET or body.session_id is not UNSET:
+        for key in (body.prompt_cache_key, body.session_id):
+            if key is not UNSET and (raw := bytes(key)) != b"null":
+                return raw[:AFFINITY_BYTES]
     return prompt[:AFFINITY_BYTES]

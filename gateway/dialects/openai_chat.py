@@ -1,8 +1,10 @@
 """POST /v1/chat/completions."""
 
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import Countable, InferenceRequest, Prompt
@@ -10,15 +12,13 @@ from gateway.dialects import openai_body
 from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import (
     DECODE_LIMIT_BYTES,
-    ChatText,
     count_items,
     look_at_messages,
     read_messages,
     schema_bytes,
-    start_of,
 )
 from gateway.dialects.dialect import ErrorFacts, Watcher
-from gateway.dialects.openai_body import OpenAIBody, Raw
+from gateway.dialects.openai_body import OpenAIBody, Raw, affinity, raw_json
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import watch
 from gateway.dialects.sse import comment
@@ -45,26 +45,28 @@ _COUNTABLE = (
 
 
 class _ChatMembers(OpenAIBody):
-    tools: Raw = msgspec.UNSET
-    functions: Raw = msgspec.UNSET
-    documents: Raw = msgspec.UNSET
-    response_format: Raw = msgspec.UNSET
-    tool_choice: Raw = msgspec.UNSET
-    chat_template: Raw = msgspec.UNSET
-    chat_template_kwargs: Raw = msgspec.UNSET
-    reasoning_effort: Raw = msgspec.UNSET
-    mm_processor_kwargs: Raw = msgspec.UNSET
+    tools: Raw = UNSET
+    functions: Raw = UNSET
+    documents: Raw = UNSET
+    response_format: Raw = UNSET
+    tool_choice: Raw = UNSET
+    chat_template: Raw = UNSET
+    chat_template_kwargs: Raw = UNSET
+    reasoning_effort: Raw = UNSET
+    mm_processor_kwargs: Raw = UNSET
 
-    def has(self, name: str) -> bool:
-        return openai_body.raw_json(getattr(self, name)) != b"null"
+
+# All that may stand beside the messages and change what is rendered; most bodies have nothing of it.
+_BESIDE: Final = attrgetter(*_SCHEMAS, "chat_template", "mm_processor_kwargs", "truncate_prompt_tokens")
+_NOTHING: Final = _BESIDE(_ChatMembers())
 
 
 class _ChatBody(_ChatMembers):
-    messages: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    messages: list[dict[str, Any]] | msgspec.UnsetType = UNSET
 
 
 class _LargeChatBody(_ChatMembers):
-    messages: Raw = msgspec.UNSET
+    messages: Raw = UNSET
 
 
 _CHAT_BODY = msgspec.json.Decoder(_ChatBody)
@@ -79,36 +81,22 @@ class OpenAIChat:
     path = "/v1/chat/completions"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        chat, text, start = _read(body)
-        cap, cap_tokens = openai_body.read_cap(chat, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
-        schemas = [bytes(raw) for name in _SCHEMAS if (raw := getattr(chat, name)) is not msgspec.UNSET]
-        may_be_cut = chat.may_truncate
-        prompt = Prompt(
-            text_bytes=text.text_bytes + sum(map(schema_bytes, schemas)),
-            messages=text.messages,
-            tools=_count_tools(chat) if schemas else 0,
-            media_parts=text.media_parts,
-            # Such arguments change what an image becomes.
-            media=() if chat.has("mm_processor_kwargs") else text.media,
-            may_be_cut=may_be_cut,
-            has_own_template=chat.has("chat_template"),
-            least_text_bytes=0 if may_be_cut else text.least_bytes,
-            said=text.said,
-        )
-        return InferenceRequest(
-            model=chat.model,
-            prompts=(prompt,),
-            cap=cap,
-            cap_tokens=cap_tokens,
+        chat, prompt, start = _read(body)
+        if _BESIDE(chat) != _NOTHING:
+            _add_beside(prompt, chat)
+        cap, cap_tokens = openai_body.read_cap(chat, _OBEYED, _ALSO_OBEYED)
+        request = InferenceRequest(
+            chat.model,
+            (prompt,),
+            cap,
+            cap_tokens,
             is_chat=True,
             stream=chat.stream is True,
-            n=chat.samples,
-            best_of=chat.best_of or 1,
-            wants_usage=chat.wants_usage,
-            affinity=openai_body.affinity(chat, start),
-            priority=chat.engine_priority,
-            countable=Countable(chat=BodyMembers(body, _COUNTABLE_MEMBERS)),
+            affinity=start,
+            countable=Countable(BodyMembers(body, _COUNTABLE_MEMBERS)),
         )
+        openai_body.add_choices(request, chat)
+        return request
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
@@ -116,8 +104,8 @@ class OpenAIChat:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return openai_body.limit_priority(body, most_urgent)
 
-    def ask_usage(self, body: bytes) -> bytes:
-        return openai_body.ask_usage(body)
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
+        return openai_body.ask_usage(body, request)
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
         return watch(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=content_encoding)
@@ -132,19 +120,30 @@ class OpenAIChat:
         return error_event(error)
 
 
-def _read(body: bytes) -> tuple[_ChatMembers, ChatText, bytes]:
-    """The members, what was found in the messages, and their start. A body that is not large is decoded in one go."""
+def _read(body: bytes) -> tuple[_ChatMembers, Prompt, bytes]:
+    """The members, what was found in the messages, and what placement hashes. A body that is not large is decoded in one go."""
     if len(body) <= DECODE_LIMIT_BYTES:
-        chat = openai_body.decode_body(_CHAT_BODY, body)
-        if chat.messages is not msgspec.UNSET:
-            return chat, look_at_messages(chat.messages, len(body)), start_of(chat.messages)
+        chat = openai_body.decode(_CHAT_BODY, body)
+        if chat.messages is not UNSET:
+            prompt, start = look_at_messages(chat.messages, len(body))
+            return chat, prompt, affinity(chat, start)
     else:
         large = openai_body.decode_body(_LARGE_CHAT_BODY, body)
-        if large.messages is not msgspec.UNSET:
+        if large.messages is not UNSET:
             raw = bytes(large.messages)
-            return large, read_messages(raw), raw[: openai_body.AFFINITY_BYTES]
+            return large, read_messages(raw), affinity(large, raw)
     raise InvalidRequest("messages is missing.", param="messages")
 
 
-def _count_tools(chat: _ChatMembers) -> int:
-    return count_items(openai_body.raw_json(chat.tools)) + count_items(openai_body.raw_json(chat.functions))
+def _add_beside(prompt: Prompt, chat: _ChatMembers) -> None:
+    """Add what is rendered beside the messages, and what else a body says about its prompt."""
+    for name in _SCHEMAS:
+        raw = getattr(chat, name)
+        if raw is not UNSET:
+            prompt.text_bytes += schema_bytes(bytes(raw))
+    prompt.tools = count_items(raw_json(chat.tools)) + count_items(raw_json(chat.functions))
+    prompt.has_own_template = raw_json(chat.chat_template) != b"null"
+    if raw_json(chat.mm_processor_kwargs) != b"null":
+        prompt.media = ()  # such arguments change what an image becomes
+    if chat.may_truncate:
+        prompt.may_be_cut, prompt.least_text_bytes = True, 0

@@ -35,13 +35,13 @@ class OpenAICompletions:
 
     def read_request(self, body: bytes) -> InferenceRequest:
         completions = openai_body.decode_body(_COMPLETIONS_BODY, body)
-        cap, cap_tokens = openai_body.read_cap(completions, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+        cap, cap_tokens = openai_body.read_cap(completions, _OBEYED, _ALSO_OBEYED)
         read = read_prompts(
             openai_body.raw_json(completions.prompt),
             suffix=completions.suffix,
             embeds=openai_body.raw_json(completions.prompt_embeds),
         )
-        return InferenceRequest(
+        request = InferenceRequest(
             model=completions.model,
             prompts=tuple(replace(each, least_text_bytes=0, may_be_cut=True) for each in read.prompts)
             if completions.may_truncate
@@ -50,14 +50,12 @@ class OpenAICompletions:
             cap_tokens=cap_tokens,
             is_chat=False,
             stream=completions.stream is True,
-            n=completions.samples,
-            best_of=completions.best_of or 1,
-            wants_usage=completions.wants_usage,
             affinity=openai_body.affinity(completions, read.start),
-            priority=completions.engine_priority,
             # The engine's counter does not take a suffix, so the prompt alone would be too few.
             countable=Countable(texts=() if completions.suffix else read.texts),
         )
+        openai_body.add_choices(request, completions)
+        return request
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return openai_body.write_cap(body, cap_tokens, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
@@ -65,8 +63,8 @@ class OpenAICompletions:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return openai_body.limit_priority(body, most_urgent)
 
-    def ask_usage(self, body: bytes) -> bytes:
-        return openai_body.ask_usage(body)
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
+        return openai_body.ask_usage(body, request)
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
         return watch(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=content_encoding)

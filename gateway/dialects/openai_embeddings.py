@@ -78,7 +78,7 @@ class OpenAIEmbeddings:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return openai_body.limit_priority(body, most_urgent)
 
-    def ask_usage(self, body: bytes) -> bytes:
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return body
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
@@ -126,20 +126,12 @@ def _read_chats(read: _EmbeddingsBody, raw: bytes, param: str) -> Prompts:
         raise InvalidRequest(f"{param} holds {len(chats)} chats; at most {MAX_PROMPTS} are taken in one body.", param=param)
     beside = sum(schema_bytes(read.raw(name)) for name in _SCHEMAS)
     has_own_template = read.raw("chat_template") != b"null"
-    prompts = []
-    for chat in chats:
-        text = read_messages(chat)
-        prompts.append(
-            Prompt(
-                text_bytes=text.text_bytes + beside,
-                messages=text.messages,
-                tools=int(read.raw("tools") != b"null"),
-                media_parts=text.media_parts,
-                media=text.media,
-                has_own_template=has_own_template,
-                least_text_bytes=text.least_bytes,
-            )
-        )
+    prompts = [read_messages(chat) for chat in chats]
+    for prompt in prompts:
+        prompt.text_bytes += beside
+        prompt.tools = int(read.raw("tools") != b"null")
+        prompt.has_own_template = has_own_template
+        prompt.said = ""
     return Prompts(tuple(prompts), (), raw[:AFFINITY_BYTES])
 
 

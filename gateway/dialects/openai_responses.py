@@ -81,7 +81,7 @@ class OpenAIResponses:
                 " nothing could hold the memory for it.",
                 param="background",
             )
-        cap, cap_tokens = openai_body.read_cap(read, obeyed=_OBEYED, also_obeyed=_ALSO_OBEYED)
+        cap, cap_tokens = openai_body.read_cap(read, _OBEYED, _ALSO_OBEYED)
         raw = bytes(read.input)
         text = read_input(raw)
         tools = _read_tools(read.raw("tools"))
@@ -120,7 +120,7 @@ class OpenAIResponses:
     def limit_priority(self, body: bytes, most_urgent: int) -> bytes:
         return openai_body.limit_priority(body, most_urgent)
 
-    def ask_usage(self, body: bytes) -> bytes:
+    def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return body  # it comes in every stream
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:

@@ -115,8 +115,9 @@ def test_asking_for_usage_is_all_that_changes(dialect: Dialect, extra: dict[str,
         body["stream_options"] = options
     shuffled = dict(data.draw(st.permutations(list(body.items()))))
     written = json.dumps(shuffled, ensure_ascii=data.draw(st.booleans())).encode()
-    assert not dialect.read_request(written).wants_usage
-    edited = dialect.ask_usage(written)
+    request = dialect.read_request(written)
+    assert not request.wants_usage
+    edited = dialect.ask_usage(written, request)
     if not sample.asks_usage:
         assert edited is written, "its usage comes unasked"
         return

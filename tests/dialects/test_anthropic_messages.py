@@ -81,7 +81,7 @@ def test_the_cap_is_the_one_member_that_engines_obey(members: str, state: CapSta
 def test_usage_is_not_asked_for_since_every_stream_brings_it() -> None:
     streamed = body('"stream":true,"max_tokens":4')
     assert MESSAGES.read_request(streamed).stream
-    assert MESSAGES.ask_usage(streamed) is streamed
+    assert MESSAGES.ask_usage(streamed, MESSAGES.read_request(streamed)) is streamed
     assert not read('"stream":null').stream
 
 

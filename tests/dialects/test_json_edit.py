@@ -67,3 +67,21 @@ def test_a_member_is_appended_after_the_last_one() -> None:
 def test_a_body_of_megabytes_is_one_pass() -> None:
     heavy = b'{"m":[%s],"cap":null}' % b",".join([b'{"c":"' + b'\\n\\"{[' * 50 + b'"}'] * 10_000)
     assert set_member(heavy, "cap", b"7") == heavy[:-5] + b"7}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"a":12,"cap":5,"a":1}',
+        b'{"a":1,"cap":5,"a":12}',
+        b'{"a":"x" , "cap" : 5 , "a":"x","a":null}',
+        b'{"\\u0061":1e5,"cap":5,"a":1}',
+        b'{"a":{"b":1},"cap":5,"a":{"b":1,"c":2}}',
+        b'{"cap":1.5,"b":"\\udc00","cap":1}',
+    ],
+)
+def test_a_key_that_stands_twice_leads_nobody_astray(text: bytes) -> None:
+    pairs = json.loads(text, object_pairs_hook=list)
+    assert [(member.key, json.loads(text[member.start : member.end])) for member in members(text)] == [
+        (key, dict(value) if isinstance(value, list) else value) for key, value in pairs
+    ]

@@ -215,7 +215,7 @@ def test_p5_a_body_with_half_an_emoji_survives_the_edits_untouched() -> None:
 
 def test_continuous_usage_is_not_switched_on_behind_the_callers_back() -> None:
     body = chat('"stream":true,"stream_options":{"continuous_usage_stats":true}')
-    assert CHAT.ask_usage(body) == body
+    assert CHAT.ask_usage(body, CHAT.read_request(body)) == body
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,6 @@ def test_continuous_usage_is_not_switched_on_behind_the_callers_back() -> None:
 )
 def test_r9_other_stream_options_stay_when_usage_is_asked_for(options: str, asked: str) -> None:
     body = chat(f'"stream":true, "stream_options" : {options} , "x":"\\u00e9"')
-    edited = CHAT.ask_usage(body)
+    edited = CHAT.ask_usage(body, CHAT.read_request(body))
     assert edited == chat(f'"stream":true, "stream_options" : {asked} , "x":"\\u00e9"')
     assert json.loads(edited)["stream_options"]["include_usage"] is True

@@ -304,7 +304,7 @@ def check_edits(dialect: Dialect, request: InferenceRequest, body: bytes, asked:
     if request.cap is not CapState.SET:
         assert set(changed) - set(asked) <= {_WRITTEN.get(dialect.path, "max_tokens")}
     if request.stream and not request.wants_usage:
-        asking = dialect.ask_usage(body)
+        asking = dialect.ask_usage(body, request)
         if asking is not body:
             assert dialect.read_request(asking).wants_usage
             edited = _READER.decode(asking.decode())
