@@ -208,6 +208,8 @@ class Gateway:
             foreign_blocks=view.foreign_blocks,
             weighed_anew=self._rooms.waiters.weighed_anew(view),
         )
+        seats = budget.seats if budget is not None else None
+        self._rooms.upstreams[view.name].pool.backend_changed(is_serving=view.serving, seats=seats)
         lanes = [lane.name for lane in self._rooms.choices.lanes.lanes]
         self._rooms.metrics.expect(pools=self._roster.pool_names(), lanes=lanes, models=self._roster.models())
         for conflict in self._roster.conflicts:

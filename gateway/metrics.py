@@ -68,6 +68,8 @@ class GaugeName(StrEnum):
     QUEUE_BLOCKS = "kvgate_queue_blocks"
     BACKLOG_SECONDS = "kvgate_backlog_seconds"
     UPSTREAM_CONNECTIONS = "kvgate_upstream_connections"
+    UPSTREAM_CONNECTS = "kvgate_upstream_connects_total"
+    UPSTREAM_REQUESTS = "kvgate_upstream_requests_total"
     CONNECTIONS = "kvgate_connections"
     LOG_LINES_DROPPED = "kvgate_log_lines_dropped_total"
     ENGINE_PREEMPTIONS = "kvgate_engine_preemptions_total"
@@ -105,6 +107,11 @@ _GAUGES: Final[dict[GaugeName, tuple[str, tuple[str, ...]]]] = {
     GaugeName.QUEUE_BLOCKS: ("KV blocks that waiting requests ask for", ("pool", "lane")),
     GaugeName.BACKLOG_SECONDS: ("Predicted time to serve what waits; the age of the oldest until that is known", ("pool",)),
     GaugeName.UPSTREAM_CONNECTIONS: ("Connections to the engine", ("backend", "state")),
+    GaugeName.UPSTREAM_CONNECTS: ("Connections to the engine that opened, or failed to", ("backend", "result")),
+    GaugeName.UPSTREAM_REQUESTS: (
+        "Requests sent, by whether a connection lay ready or a fresh one was waited for",
+        ("backend", "connection"),
+    ),
     GaugeName.CONNECTIONS: ("Clients' connections", ("port",)),
     GaugeName.LOG_LINES_DROPPED: ("Log lines that were dropped because nobody took them", ()),
     GaugeName.ENGINE_PREEMPTIONS: ("Preemptions that the engine has counted", ("backend",)),

@@ -57,6 +57,8 @@ def rows() -> list[GaugeRow]:
         GaugeName.QUEUE_REQUESTS: ("a", "standard"),
         GaugeName.QUEUE_BLOCKS: ("a", "standard"),
         GaugeName.UPSTREAM_CONNECTIONS: ("a", "idle"),
+        GaugeName.UPSTREAM_CONNECTS: ("a", "opened"),
+        GaugeName.UPSTREAM_REQUESTS: ("a", "ready"),
     }
     none = {"kvgate_log_lines_dropped_total"}
     return [GaugeRow(name, () if name.value in none else two.get(name, ("a",)), 1.0) for name in GaugeName]

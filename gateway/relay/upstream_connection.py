@@ -42,7 +42,8 @@ class Owner(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """idle_limit_s: how long it may lie idle, by what the engine stated, else `default_idle_limit_s`.
 
-    retry_window_s: a reused connection that dies within this time after sending, before any byte of an answer, was closed
+    is_fresh: it has neither carried anything nor lain idle, so the engine cannot have closed it for idleness.
+    retry_window_s: one that was not fresh and dies within this time after sending, before any byte of an answer, was closed
     by the engine for idleness; the request was never taken up and may be sent again. Later, the engine may have worked
     on it, and nothing is generated twice.
     """
@@ -51,7 +52,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_backend", "_ends_with_eof", "_exchange", "_fault", "_field_bytes", "_has_answered", "_has_ended_chunk", "_has_head",
         "_has_progress", "_has_surplus", "_headers", "_is_between_chunks", "_is_head_request", "_is_interim", "_is_paused",
         "_is_whole", "_keeps_alive", "_owner", "_parser", "_parts", "_quiet_bytes", "_reason", "_retry_window_s",
-        "_transport", "_turns", "idle_limit_s", "idle_since",
+        "_transport", "_was_fresh", "idle_limit_s", "idle_since", "is_fresh",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, backend: BackendName, *, default_idle_limit_s: float, retry_window_s: float) -> None:
@@ -62,7 +63,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self._transport: asyncio.Transport | None = None
         self._exchange: UpstreamExchange | None = None
-        self._turns = 0
+        self.is_fresh = self._was_fresh = True
         self._is_head_request = False
         self._is_paused = False
         self._forget_answer()
@@ -96,13 +97,13 @@ class UpstreamConnection(asyncio.Protocol):
         assert exchange.request is not None
         self._forget_answer()
         self._exchange = exchange
-        self._turns += 1
+        self._was_fresh, self.is_fresh = self.is_fresh, False
         self._parser = HttpResponseParser(self)
         self._is_head_request = exchange.request.is_head
-        exchange.carried_by(self, reused=self._turns > 1)
+        exchange.carried_by(self, reused=not self._was_fresh)
         # One call: under uvloop two writes are two system calls, and two packets.
         buffers = exchange.request.buffers
-        if self._turns == 1:
+        if self._was_fresh:
             exchange.request = None  # never sent again; a body may be large
         if len(buffers) == 1:
             self._transport.write(buffers[0])
@@ -220,7 +221,7 @@ class UpstreamConnection(asyncio.Protocol):
         if exchange is None:
             return
         if (
-            self._turns > 1
+            not self._was_fresh
             and not self._has_answered
             and exchange.may_resend
             and time.monotonic() - exchange.sent_at <= self._retry_window_s

@@ -230,6 +230,11 @@ def gauge_rows(rooms: Rooms) -> Iterator[GaugeRow]:
         pool = rooms.upstreams[view.name].pool
         yield GaugeRow(GaugeName.UPSTREAM_CONNECTIONS, (view.name, "idle"), pool.idle_connections)
         yield GaugeRow(GaugeName.UPSTREAM_CONNECTIONS, (view.name, "busy"), pool.open_connections - pool.idle_connections)
+        yield GaugeRow(GaugeName.UPSTREAM_CONNECTIONS, (view.name, "opening"), pool.openings.under_way)
+        yield GaugeRow(GaugeName.UPSTREAM_CONNECTS, (view.name, "opened"), pool.openings.opened)
+        yield GaugeRow(GaugeName.UPSTREAM_CONNECTS, (view.name, "failed"), pool.openings.failed)
+        yield GaugeRow(GaugeName.UPSTREAM_REQUESTS, (view.name, "ready"), pool.requests - pool.fresh_requests)
+        yield GaugeRow(GaugeName.UPSTREAM_REQUESTS, (view.name, "fresh"), pool.fresh_requests)
         yield GaugeRow(GaugeName.FOREIGN_BLOCKS, name, view.foreign_blocks)
         if view.capacity is not None:
             yield GaugeRow(GaugeName.BUDGET_BLOCKS, name, view.capacity.budget.blocks)

@@ -297,6 +297,7 @@ async def test_u3_error_answers_give_their_connections_back(upstream: FakeUpstre
 
 
 async def test_failures_of_every_kind_leave_no_connection(upstream: FakeUpstream, pool: UpstreamPool) -> None:
+    pool.backend_changed(is_serving=False, seats=None)  # so that none lies ready that was never used
     upstream.script("reset", reset_before_head())
     upstream.script("cut", stream(2, then="reset"))
     upstream.script("garbage", send_raw(b"garbage\r\n\r\n", then="hang"))

@@ -139,7 +139,7 @@ async def test_giving_up_while_a_retry_connects_wakes_the_reader_at_once(
         connecting.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(pool, "_open", never)
+    monkeypatch.setattr(pool.openings, "_open_one", never)
     await asyncio.wait_for(connecting.wait(), 5)
     exchange.abort(None)
     with pytest.raises(UpstreamFailed):
