@@ -69,12 +69,12 @@ class Controller:
 
         Raises Rejected. When the caller is cancelled, the ticket leaves the line or its grant is given back.
         """
-        return self.join(ticket) or await self.wait(ticket, on_queued=on_queued)
+        return self.join(ticket, self._clock.now()) or await self.wait(ticket, on_queued=on_queued)
 
-    def join(self, ticket: Ticket) -> Grant | None:
+    def join(self, ticket: Ticket, now: float) -> Grant | None:
         """The first half of `admit`: a grant, or None for a ticket that stands in line now, so that its caller goes on with
         `wait` before anything else can happen. Raises Rejected."""
-        decision = self._book.join(ticket, now=self._clock.now())
+        decision = self._book.join(ticket, now=now)
         if isinstance(decision, Granted):
             return Grant(decision, self._give_back)
         if isinstance(decision, Refused):
@@ -122,7 +122,7 @@ class Controller:
 
     def follow(self, grant: Grant, *, is_stream: bool) -> RunningAnswer:
         """What was granted is sent now: whoever relays its answer tells how far it is."""
-        return RunningAnswer(grant.ticket, grant.backend, self._reports, is_stream=is_stream, now=self._clock.now())
+        return RunningAnswer(grant.ticket, grant.backend, self._reports, is_stream, self._clock.now())
 
     def reweigh(self, ticket: TicketId, needs: Mapping[BackendName, Need]) -> None:
         """The exact count of a waiting or running request arrived: it needs this instead."""

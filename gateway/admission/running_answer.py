@@ -50,7 +50,7 @@ class RunningAnswer:
         "_ticket",
     )
 
-    def __init__(self, ticket: Ticket, backend: BackendName, reports: Reports, *, is_stream: bool, now: float) -> None:
+    def __init__(self, ticket: Ticket, backend: BackendName, reports: Reports, is_stream: bool, now: float) -> None:
         self._ticket = ticket
         self._backend = backend
         self._is_stream = is_stream

@@ -92,7 +92,6 @@ class Answer:
         dialect: Dialect,
         grant: Grant,
         running: RunningAnswer,
-        *,
         is_stream: bool,
         clocks: Clocks,
         timeline: Timeline,

@@ -296,7 +296,8 @@ class HttpProtocol(HttpToolsProtocol):
         assert self._inference is not None
         client = WireClient(self.transport, self.flow, self.loop, keep_alive=keep_alive, on_answered=self.on_response_complete)
         self._answering = client
-        self.tasks.add(self.loop.create_task(self._inference.serve_wire(head, client, self.tasks)))
+        client.task = self.loop.create_task(self._inference.serve_wire(head, client, self.tasks))
+        self.tasks.add(client.task)
         return client
 
     def _fill_scope(self, version: str) -> None:

@@ -34,11 +34,13 @@ class Inference:
         """Serve one call to its end."""
         if not self._turnstile.lets_pass():
             await self._turnstile.enter()
-        await serve_client(self._rooms, head, client, _own_task())
+        task = asyncio.current_task()
+        assert task is not None, "an ASGI server calls its application in a task"
+        await serve_client(self._rooms, head, client, task)
 
     async def serve_wire(self, head: InferenceHead, client: WireClient, tasks: set[asyncio.Task[None]]) -> None:
-        """As `serve`, in a task of its own that is among `tasks`."""
-        task = _own_task()
+        """As `serve`, in the client's own task, which is among `tasks`."""
+        task = client.task
         try:
             if not self._turnstile.lets_pass():
                 await self._turnstile.enter()
@@ -46,9 +48,3 @@ class Inference:
         finally:
             client.close()
             tasks.discard(task)
-
-
-def _own_task() -> asyncio.Task[None]:
-    task = asyncio.current_task()
-    assert task is not None, "a server calls its application in a task"
-    return task

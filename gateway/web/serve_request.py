@@ -152,13 +152,16 @@ class Line:
         try:
             if is_bounded:
                 rooms.recount.note(ticket, request, self._recounted)
-            journal.timeline.joined = rooms.clock.now()
-            grant = rooms.controller.join(ticket) or await self._wait_in_line(ticket)
+            now = journal.timeline.joined = rooms.clock.now()
+            grant = rooms.controller.join(ticket, now)
+            if grant is None:
+                grant = await self._wait_in_line(ticket)
+                now = rooms.clock.now()
             try:
                 self._body = b""
                 if self._words is not None:
                     self._words.stop()
-                journal.granted(grant, rooms.clock.now())
+                journal.granted(grant, now)
                 exchange, hide_usage = await self._send(request, grant)
                 return await self._relay(exchange, request, grant, hide_usage=hide_usage)
             finally:
@@ -252,18 +255,11 @@ class Line:
     async def _relay(self, exchange: UpstreamExchange, request: InferenceRequest, grant: Grant, *, hide_usage: bool) -> Outcome:
         rooms, journal, dialect = self._rooms, self._journal, self._dialect
         # Such an engine computes a plain answer to its end although its client has left: so long the hold stays.
-        self._runs_on = not request.stream and rooms.roster.view(grant.backend).rules.runs_on_when_left
+        is_stream, clocks, now = request.stream, rooms.choices.clocks, rooms.clock.now
+        self._runs_on = not is_stream and rooms.roster.view(grant.backend).rules.runs_on_when_left
+        running = rooms.controller.follow(grant, is_stream=is_stream)
         answer = self._answer = Answer(
-            exchange,
-            self._client,
-            dialect,
-            grant,
-            rooms.controller.follow(grant, is_stream=request.stream),
-            is_stream=request.stream,
-            clocks=rooms.choices.clocks,
-            timeline=journal.timeline,
-            now=rooms.clock.now,
-            on_gaps=journal.token_gaps,
+            exchange, self._client, dialect, grant, running, is_stream, clocks, journal.timeline, now, journal.token_gaps
         )
         rooms.watchdog.watch(answer)
         outcome: Outcome | None = None

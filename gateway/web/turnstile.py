@@ -20,12 +20,15 @@ class Turnstile:
         self._passed = 0
         self._line: deque[asyncio.Future[None]] = deque()
         self._is_turning = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the first who came
 
     def lets_pass(self) -> bool:
         """Whether it is one's turn at once, as it is unless more came in this turn than may start in it; if not, `enter`."""
         if not self._is_turning:
             self._is_turning = True
-            loop = asyncio.get_running_loop()
+            loop = self._loop
+            if loop is None:
+                loop = self._loop = asyncio.get_running_loop()
             loop.call_soon(self._turn, loop)
         if self._line or self._passed >= self._per_turn:
             return False
@@ -36,7 +39,8 @@ class Turnstile:
         """Return when it is one's turn."""
         if self.lets_pass():
             return
-        place = asyncio.get_running_loop().create_future()
+        assert self._loop is not None
+        place: asyncio.Future[None] = self._loop.create_future()
         self._line.append(place)
         await place
 

@@ -33,6 +33,7 @@ class WireClient:
     """One request and its answer on a connection that carries no other in the meantime.
 
     keep_alive: the connection may carry another request. on_answered: called when the answer has been written whole.
+    task: the one that serves it, as the protocol says before that begins.
     more_body, unread_bytes, response_complete, is_last: as a cycle has them, for the protocol.
     """
 
@@ -55,6 +56,7 @@ class WireClient:
         "keep_alive",
         "more_body",
         "response_complete",
+        "task",
         "unread_bytes",
     )
 
@@ -72,6 +74,7 @@ class WireClient:
         self.keep_alive = keep_alive
         self.is_last = False
         self.more_body = True
+        self.task: asyncio.Task[None]
         self.response_complete = False
         self._transport = transport
         self._flow = flow
