@@ -27,26 +27,41 @@ class UpstreamHead:
 
     content_type: in lower case, b"" if there is none. content_length: in bytes; 0 if none is stated that can be believed.
     content_encoding: in lower case; None if there is none, or the one that changes nothing. Of each, the first counts.
+    has_length: one is stated, believable or not. is_chunked: by the last coding. keep_alive: what that header says.
     """
 
-    __slots__ = ("content_encoding", "content_length", "content_type", "headers", "is_event_stream", "reason", "status")
+    __slots__ = (
+        "content_encoding",
+        "content_length",
+        "content_type",
+        "has_length",
+        "headers",
+        "is_chunked",
+        "is_event_stream",
+        "keep_alive",
+        "reason",
+        "status",
+    )
 
     def __init__(self, status: int, reason: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self.status = status
         self.reason = reason
         self.headers = headers
-        kind = length = encoding = b""
-        for name, value in headers:
-            if name == b"content-type":
-                kind = kind or value
-            elif name == b"content-length":
-                length = length or value
-            elif name == b"content-encoding":
-                encoding = encoding or value
-        self.content_type = kind.lower()
-        self.is_event_stream = self.content_type.startswith(b"text/event-stream")
-        self.content_length = int(length) if length.isdigit() and len(length) < 16 else 0
-        self.content_encoding = _encoding(encoding) if encoding else None
+        first = dict(headers[::-1]).get
+        self.content_type = kind = first(b"content-type", b"").lower()
+        self.is_event_stream = kind.startswith(b"text/event-stream")
+        length = first(b"content-length")
+        self.has_length = length is not None
+        self.content_length = int(length) if length is not None and length.isdigit() and len(length) < 16 else 0
+        encoding = first(b"content-encoding")
+        self.content_encoding = _encoding(encoding) if encoding is not None else None
+        self.is_chunked = first(b"transfer-encoding") is not None and _is_chunked(headers)
+        self.keep_alive = first(b"keep-alive", b"")
+
+
+def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    return codings[-1].lower().rpartition(b",")[2].strip() == b"chunked"
 
 
 def _encoding(value: bytes) -> str | None:

@@ -66,10 +66,10 @@ class UpstreamConnection(asyncio.Protocol):
         self.is_fresh = self._was_fresh = True
         self._is_head_request = False
         self._is_paused = False
+        self._parser: HttpResponseParser | None = None
         self._forget_answer()
 
     def _forget_answer(self) -> None:
-        self._parser: HttpResponseParser | None = None
         self._fault: str | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._reason = b""
@@ -98,7 +98,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._forget_answer()
         self._exchange = exchange
         self._was_fresh, self.is_fresh = self.is_fresh, False
-        self._parser = HttpResponseParser(self)
+        if self._parser is None:
+            self._parser = HttpResponseParser(self)
         self._is_head_request = exchange.request.is_head
         exchange.carried_by(self, reused=not self._was_fresh)
         # One call: under uvloop two writes are two system calls, and two packets.
@@ -199,7 +200,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _settle(self, exchange: UpstreamExchange) -> None:
         self._exchange = None
-        self._parser = None
+        if self._is_head_request:
+            self._parser = None  # it waits for a body that never comes
         transport = self._transport
         if (
             transport is not None
@@ -267,26 +269,18 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_head = True
         self._has_progress = True
         self._field_bytes = 0
-        is_bodiless = self._is_head_request or status in (204, 304)
-        self._read_fields(is_bodiless=is_bodiless)
-        exchange.begin(UpstreamHead(status, self._reason, self._headers))
-        if is_bodiless:
+        head = UpstreamHead(status, self._reason, self._headers)
+        if head.keep_alive and (stated := _STATED_TIMEOUT.search(head.keep_alive.lower())):
+            # Half of it: our request must arrive before the engine loses patience.
+            self.idle_limit_s = min(int(stated[1]) / 2, STATED_IDLE_LIMIT_S)
+        if self._is_head_request or status in (204, 304):
             self._is_whole = True
-
-    def _read_fields(self, *, is_bodiless: bool) -> None:
-        has_length = is_chunked = False
-        for name, value in self._headers:
-            if name == b"content-length":
-                has_length = True
-            elif name == b"transfer-encoding":
-                is_chunked = value.lower().rpartition(b",")[2].strip() == b"chunked"
-            elif name == b"keep-alive" and (stated := _STATED_TIMEOUT.search(value.lower())):
-                # Half of it: our request must arrive before the engine loses patience.
-                self.idle_limit_s = min(int(stated[1]) / 2, STATED_IDLE_LIMIT_S)
-        self._ends_with_eof = not (has_length or is_chunked or is_bodiless)
-        if is_bodiless and has_length and not self._is_head_request:
-            # A length without a body; whoever frames the answer anew would wait for it.
-            self._headers = [field for field in self._headers if field[0] != b"content-length"]
+            if not self._is_head_request:
+                # A length without a body; whoever frames the answer anew would wait for it.
+                head.headers = [field for field in head.headers if field[0] != b"content-length"]
+        else:
+            self._ends_with_eof = not (head.has_length or head.is_chunked)
+        exchange.begin(head)
 
     def on_body(self, body: bytes) -> None:
         if self._is_whole:
