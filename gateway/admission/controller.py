@@ -14,11 +14,13 @@ from gateway.admission.grant import Grant
 from gateway.admission.running_answer import Reports, RunningAnswer
 from gateway.books import BookContract
 from gateway.clock import Clock
-from gateway.core.decisions import Changes, Granted, Refused, Standing
+from gateway.core.commitment import Ending
+from gateway.core.decisions import NOTHING, Changes, Granted, Refused, Standing
 from gateway.core.errors import Rejected
 from gateway.core.ledger import Budget
 from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.outcomes import RejectReason
+from gateway.core.pace import Pace
 from gateway.core.snapshots import BookSnapshot, Holding
 from gateway.core.ticket import Need, Ticket
 from gateway.core.waits import WaitSnapshot
@@ -55,13 +57,13 @@ class Controller:
         self._somebody_waits = asyncio.Event()
         # The pump's sleep, and the deadline that ends it; None: it does not sleep until one.
         self._sleep: tuple[asyncio.Task[None], float] | None = None
+        self._paces: dict[BackendName, Pace] = {}
         self._reports = Reports(
             progress=lambda ticket, tokens: self._deliver(book.progress(ticket.id, tokens, now=clock.now())),
             first_token=lambda ticket, seen: self._deliver(book.first_token(ticket.id, was_seen=seen, now=clock.now())),
             gaps=lambda name, seconds, tokens: self._deliver(book.saw_gaps(name, seconds, tokens, now=clock.now())),
-            learn=lambda ticket, tokens, ending: self._deliver(book.learn(ticket, tokens, ending, now=clock.now())),
+            learn=self._learn,
             patience_s=lambda ticket, is_stream: book.prefill_patience_s(ticket.id, is_stream=is_stream),
-            pace=book.pace,
         )
 
     async def admit(self, ticket: Ticket, *, on_queued: Callable[[Ticket], None]) -> Grant:
@@ -120,9 +122,18 @@ class Controller:
         if changes.granted or changes.refused:
             self._deliver(changes)
 
+    def _learn(self, ticket: Ticket, tokens: int, ending: Ending) -> None:
+        changes = self._book.learn(ticket, tokens, ending, now=self._clock.now())
+        if changes is not NOTHING:
+            self._deliver(changes)
+
     def follow(self, grant: Grant, *, is_stream: bool) -> RunningAnswer:
         """What was granted is sent now: whoever relays its answer tells how far it is."""
-        return RunningAnswer(grant.ticket, grant.backend, self._reports, is_stream, self._clock.now())
+        name = grant.backend
+        pace = self._paces.get(name)
+        if pace is None:
+            pace = self._paces[name] = self._book.pace(name)
+        return RunningAnswer(grant.ticket, name, pace, self._reports, is_stream, self._clock.now())
 
     def reweigh(self, ticket: TicketId, needs: Mapping[BackendName, Need]) -> None:
         """The exact count of a waiting or running request arrived: it needs this instead."""

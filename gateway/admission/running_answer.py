@@ -15,6 +15,7 @@ from gateway.core.pace import Pace
 from gateway.core.ticket import Ticket
 
 STEP_TOKENS: Final = 32
+_LEFT: Final = Ending.LEFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,6 @@ class Reports:
     gaps: Callable[[BackendName, float, int], None]
     learn: Callable[[Ticket, int, Ending], None]
     patience_s: Callable[[Ticket, bool], float]
-    pace: Callable[[BackendName], Pace]
 
 
 class RunningAnswer:
@@ -42,6 +42,7 @@ class RunningAnswer:
         "_gap_events",
         "_gap_since",
         "_is_stream",
+        "_pace",
         "_patience_s",
         "_reported",
         "_reports",
@@ -50,11 +51,12 @@ class RunningAnswer:
         "_ticket",
     )
 
-    def __init__(self, ticket: Ticket, backend: BackendName, reports: Reports, is_stream: bool, now: float) -> None:
+    def __init__(self, ticket: Ticket, backend: BackendName, pace: Pace, reports: Reports, is_stream: bool, now: float) -> None:
         self._ticket = ticket
         self._backend = backend
         self._is_stream = is_stream
         self._patience_s: float | None = None  # asked for at the first look: most answers are over before it
+        self._pace = pace
         self._reports = reports
         self._seats = ticket.needs[backend].seats
         self._sent = now
@@ -88,12 +90,12 @@ class RunningAnswer:
 
     def ended(self, ending: Ending, *, usage: Usage | None, events: int, text_bytes: int, now: float) -> None:
         """It has ended so, after its hold was given back."""
-        pace = self._reports.pace(self._backend)
+        pace = self._pace
         if usage is None:
             tokens = pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0)
         else:
             tokens = usage.output_tokens
-            if ending is not Ending.LEFT:
+            if ending is not _LEFT:
                 seconds = None if self._is_stream else now - self._sent
                 pace.saw_answer(output_tokens=tokens, text_bytes=text_bytes, seconds=seconds)
                 pace.saw_prompt(self._ticket.prompt_tokens, usage.prompt_tokens, usage.cached_tokens or 0)
@@ -114,6 +116,5 @@ class RunningAnswer:
         # for that.
         since = self._answered_at if self._is_stream else self._sent
         elapsed_s = 0.0 if since is None else now - since
-        pace = self._reports.pace(self._backend)
-        seen = pace.progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * self._seats
-        return max(seen, pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0))
+        seen = self._pace.progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * self._seats
+        return max(seen, self._pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0))

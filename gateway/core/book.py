@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gateway.core.backfill import Backfill
 from gateway.core.commitment import Commitment, Ending
-from gateway.core.decisions import Changes, Granted, Mode, Queued, Refused, Standing, Verdict
+from gateway.core.decisions import NOTHING, Changes, Granted, Mode, Queued, Refused, Standing, Verdict
 from gateway.core.drain import DrainRate
 from gateway.core.granting import Granting
 from gateway.core.guards import Guards
@@ -82,7 +82,7 @@ class Book:
             return self._refusals.refuse(ticket, RejectReason.DRAINING if self._draining else RejectReason.NO_BACKEND)
         line = self._queue.line_of(ticket, now=now)
         waiting = granting.draw(ticket, now=now) if in_line else None
-        verdict: Verdict | None = self._refusals.by_tenant(ticket)
+        verdict: Verdict | None = self._refusals.by_tenant(ticket) if ticket.terms.has_caps else None
         if verdict is None:
             backend = granting.find_room(ticket, line, waiting, now=now)
             if backend is not None:
@@ -167,7 +167,10 @@ class Book:
 
     def learn(self, ticket: Ticket, output_tokens: int, ending: Ending, *, now: float) -> Changes:
         """A ticket that was granted has ended, with so many tokens: evidence for those that come."""
-        if self._commitment.learn(ticket, output_tokens, ending):
+        is_news = self._commitment.learn(ticket, output_tokens, ending)
+        if not self._queue.waiting:
+            return NOTHING
+        if is_news:
             self._granting.stir_all(ticket.needs)
         return self._granting.settle(now=now)
 
@@ -246,7 +249,8 @@ class Book:
         return self._queue.has_waiting_for(backend)
 
     def pace(self, name: BackendName) -> Pace:
-        """How fast a backend is seen to work. Whoever sees its answers tells it; guards and predictions go by it."""
+        """How fast a backend is seen to work: always the same object. Whoever sees its answers tells it; guards and
+        predictions go by it."""
         return self._guards.pace(name)
 
     def prefill_patience_s(self, ticket_id: TicketId, *, is_stream: bool) -> float:

@@ -34,6 +34,11 @@ class LaneTerms:
     least_contexts: int = 0
     by_header: bool = False
     is_open: bool = True
+    # above_share in whole numbers, worked out once: arithmetic of fractions costs as much as all else that is done here.
+    share: tuple[int, int] | None = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "share", None if self.above_share is None else self.above_share.as_integer_ratio())
 
     def cap_of(self, budget_blocks: int) -> int | None:
         """Blocks that it may hold in a pool of that budget, at least 1; None: no cap."""
@@ -87,8 +92,10 @@ class LaneTable:
         for lane in self._by_size:
             if lane.least_contexts and budget_blocks < lane.least_contexts * context_blocks:
                 continue
-            share = lane.above_share
-            if share is None or sequences * context_blocks * share.denominator > share.numerator * budget_blocks:
+            if lane.share is None:
+                return False
+            part, whole = lane.share
+            if sequences * context_blocks * whole > part * budget_blocks:
                 return False
         return True
 
@@ -123,11 +130,10 @@ def _is_above(lane: LaneTerms, size: RequestSize) -> bool:
             return False
     if lane.above_tokens is not None and size.tokens <= lane.above_tokens:
         return False
-    share = lane.above_share
-    if share is None:
+    if lane.share is None:
         return True
-    # In whole numbers: arithmetic of fractions costs as much as all else that is done for a request here.
-    return size.budget_blocks is not None and size.blocks * share.denominator > share.numerator * size.budget_blocks
+    part, whole = lane.share
+    return size.budget_blocks is not None and size.blocks * whole > part * size.budget_blocks
 
 
 def _least_blocks(lane: LaneTerms, size: RequestSize) -> Fraction:

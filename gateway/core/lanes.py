@@ -22,7 +22,7 @@ from gateway.core.lane_table import LaneTable
 from gateway.core.line import Lane, Line, Waiting
 from gateway.core.names import BackendName, LaneName, PoolName, TenantName
 from gateway.core.policies import PolicyFactory
-from gateway.core.shares import Turns
+from gateway.core.shares import Turns, charge_unwatched
 from gateway.core.snapshots import LineSnapshot
 from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Ticket
@@ -243,10 +243,13 @@ class Lanes:
         """A ticket of that line was granted so many blocks. Returns the seconds by which its share is charged for it."""
         lane = line.lane
         hold_s = lane.hold_s
-        lane.idle.pop(line.terms.name, None)
-        if self._requests:
-            lane.turns.served(line, now)
-            self._turns.served(lane, now)
+        if not line.held_blocks:
+            lane.idle.pop(line.terms.name, None)
+        if not self._requests:
+            charge_unwatched(line, lane, blocks, hold_s)
+            return hold_s
+        lane.turns.served(line, now)
+        self._turns.served(lane, now)
         lane.turns.charge(line, blocks, hold_s, now)
         self._turns.charge(lane, blocks, hold_s, now)
         return hold_s
@@ -260,9 +263,13 @@ class Lanes:
         """A hold ended that was expected to last `seconds`, and lasted `held_s`."""
         lane = line.lane
         lane.hold_s = _KEPT * lane.hold_s + _NEW * held_s
-        lane.turns.charge(line, -blocks, seconds, now)
-        self._turns.charge(lane, -blocks, seconds, now)
-        self._rest(line)
+        if not self._requests:
+            charge_unwatched(line, lane, -blocks, seconds)
+        else:
+            lane.turns.charge(line, -blocks, seconds, now)
+            self._turns.charge(lane, -blocks, seconds, now)
+        if not line.held_blocks:
+            self._rest(line)
 
     # What can be seen
 
@@ -369,7 +376,7 @@ class Lanes:
                 self._turns.leave(line.lane)
 
     def _rest(self, line: Line) -> None:
-        if not line.held_blocks and (not self._requests or not line):
+        if not line.held_blocks and not line:
             line.lane.idle[line.terms.name] = None
 
 

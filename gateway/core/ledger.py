@@ -134,16 +134,6 @@ class BackendLedger:
         free_seats = self.free_seats
         return self.free_blocks < 0 or (free_seats is not None and free_seats < 0)
 
-    def fits_at_worst(self, need: Need) -> bool:
-        """Whether that need fits here now strictly, everybody at their worst: then it fits whatever is forecast."""
-        budget, seats = self.budget, self.seats
-        return (
-            budget is not None
-            and self.serving
-            and self.worst_blocks + self.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
-            and (seats is None or self.seats_held + need.seats <= seats)
-        )
-
     def fits_as_charged(self, need: Need, blocks: int) -> bool:
         """Whether a charge of `blocks` (at least 1) may be held here now for a need that does not fit strictly.
 
@@ -246,8 +236,14 @@ class Ledger:
         backend = self._backends.get(name)
         if backend is None:
             return None
-        need = ticket.needs[name]
-        at_worst = backend.fits_at_worst(need)
+        need, budget, seats = ticket.needs[name], backend.budget, backend.seats
+        # Strictly, everybody at their worst: then it fits whatever is forecast.
+        at_worst = (
+            budget is not None
+            and backend.serving
+            and backend.worst_blocks + backend.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
+            and (seats is None or backend.seats_held + need.seats <= seats)
+        )
         if at_worst and most_blocks is None:
             return backend
         charged = self._commitment.charge(ticket, name, need, 0)

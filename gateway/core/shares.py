@@ -34,6 +34,14 @@ class Share:
         self._period = 0
 
 
+def charge_unwatched(line: Share, lane: Share, blocks: int, seconds: float) -> None:
+    """What `Turns.charge` does for a tenant and its lane while nobody waits in the pool: no turn depends on it then."""
+    held_blocks = line.held_blocks = line.held_blocks + blocks
+    line._outlook = line._outlook + blocks * seconds if held_blocks else 0.0
+    held_blocks = lane.held_blocks = lane.held_blocks + blocks
+    lane._outlook = lane._outlook + blocks * seconds if held_blocks else 0.0
+
+
 ShareT = TypeVar("ShareT", bound=Share)
 
 

@@ -3,7 +3,7 @@
 Two tenants of one name are one tenant: the terms that came with its latest ticket hold.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.core.names import ANONYMOUS, LaneName, TenantName
 
@@ -29,6 +29,7 @@ class TenantTerms:
     lanes: tuple[LaneName, ...] = ()
     priority: int = 0
     may_set_priority: bool = False
+    has_caps: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < float("inf"):
@@ -39,6 +40,8 @@ class TenantTerms:
             raise ValueError(f"the request cap of tenant {self.name} must be at least 1, not {self.cap_requests}")
         if not 0 < self.queue_share <= 1:
             raise ValueError(f"the queue share of tenant {self.name} must be above 0 and at most 1, not {self.queue_share}")
+
+        object.__setattr__(self, "has_caps", self.cap_blocks is not None or self.cap_requests is not None)
 
     def priority_of(self, sent: int | None) -> int:
         """The priority of a request with which the caller sent one, or none. Anybody may step back, not everybody forward."""

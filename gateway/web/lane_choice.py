@@ -44,15 +44,13 @@ def size_of(pool: Pool, request: InferenceRequest, weighed: Weighed) -> RequestS
             largest, capacity = view.name, found
     if largest is None or capacity is None:
         return RequestSize(weighed.count.total + sent_tokens, 1, None, None)
-    tokens = blocks = 0
     offer, weighing = offers[largest], capacity.weighing
-    demand = offer.demand
-    alike = (
-        [(offer.prompt_tokens, offer.seats)]
-        if demand is None
-        else [(each.prompt_tokens, each.samples) for each in demand.groups]
-    )
-    for prompt_tokens, sequences in alike:
-        tokens += sequences * (prompt_tokens + sent_tokens)
-        blocks += sequences * weighing.sequence_blocks(prompt_tokens + sent_tokens)
+    if offer.demand is None:
+        tokens = offer.prompt_tokens + sent_tokens
+        blocks = weighing.sequence_blocks(tokens)
+        return RequestSize(offer.seats * tokens, offer.seats * blocks, capacity.budget.blocks, capacity.context_blocks)
+    tokens = blocks = 0
+    for each in offer.demand.groups:
+        tokens += each.samples * (each.prompt_tokens + sent_tokens)
+        blocks += each.samples * weighing.sequence_blocks(each.prompt_tokens + sent_tokens)
     return RequestSize(tokens, blocks, capacity.budget.blocks, capacity.context_blocks)

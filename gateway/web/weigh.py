@@ -6,6 +6,7 @@ depends on it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gateway.backends.capacity import Capacity
 from gateway.backends.view import BackendView, Pool
@@ -21,6 +22,8 @@ from gateway.tokens.media import NO_COSTS, MediaCosts
 from gateway.web.choices import Choices
 from gateway.web.counting import Counting
 from gateway.web.rooms import Rooms
+
+_BOUND: Final = CountKind.BOUND  # to look up a member of an enum costs as much as a call
 
 
 @dataclass(slots=True)
@@ -40,7 +43,7 @@ class Weighed:
 def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed | None:
     """What `weigh` says wherever the bound decides, which takes no waiting; None where it does not."""
     choices = rooms.choices
-    count = bound_of(request, _media_of(rooms, pool))
+    count = bound_of(request, _media_of(rooms, pool) if rooms.media else ())
     offers: dict[BackendName, Offer] = {}
     for view in pool.planned:
         assert view.capacity is not None
@@ -48,7 +51,7 @@ def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighe
         if not isinstance(offer, Offer):
             return None
         offers[view.name] = offer
-    return Weighed(pool, count, offers, _cap_of(pool, request, choices)) if offers else None
+    return Weighed(pool, count, offers, request.cap_tokens or _cap_of(pool, request, choices)) if offers else None
 
 
 async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
@@ -67,7 +70,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
             retry_after_s=None,
         )
     cap_tokens = _cap_of(pool, request, rooms.choices)
-    count = bound_of(request, _media_of(rooms, pool))
+    count = bound_of(request, _media_of(rooms, pool) if rooms.media else ())
     offers, unfit, count_first = _offers(known, request, count, rooms.choices)
     if count_first:
         if rooms.choices.mode is Mode.ENFORCE:
@@ -128,17 +131,17 @@ def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> Pro
     """
     prompts = request.prompts
     if len(prompts) == 1 and prompts[0].token_ids is None:
-        return PromptCount((prompt_bound(prompts[0], media),), CountKind.BOUND)
+        return PromptCount((prompt_bound(prompts[0], media),), _BOUND)
     bounds = tuple([prompt_bound(prompt, media) for prompt in prompts])
     return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
 
 
 def _media_of(rooms: Rooms, pool: Pool) -> Sequence[MediaCosts]:
-    return [rooms.media.get(view.name, NO_COSTS) for view in pool.backends] if rooms.media else ()
+    return [rooms.media.get(view.name, NO_COSTS) for view in pool.backends]
 
 
 def _cap_of(pool: Pool, request: InferenceRequest, choices: Choices) -> int | None:
-    return request.cap_tokens or effective_cap(request, pool.backends[0].rules) or choices.default_output.tokens
+    return effective_cap(request, pool.backends[0].rules) or choices.default_output.tokens
 
 
 async def _count_exactly(counter: Counting, asked: list[BackendView], request: InferenceRequest) -> PromptCount | None:

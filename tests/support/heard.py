@@ -22,13 +22,12 @@ class Heard:
         self, *, is_stream: bool = True, seats: int = 1, pace: Pace | None = None, one: Ticket | None = None, now: float = 100.0
     ) -> RunningAnswer:
         """A running answer that is heard here, sent at `now`; its prompt counts as computed after 5 s."""
-        known = pace or Pace()
         reports = Reports(
             progress=lambda ticket, tokens: self.progress.append(tokens),
             first_token=lambda ticket, seen: self.first_tokens.append(seen),
             gaps=lambda name, seconds, tokens: self.gaps.append((round(seconds, 6), tokens)),
             learn=lambda ticket, tokens, ending: self.learned.append((tokens, ending)),
             patience_s=lambda ticket, is_stream: 5.0,
-            pace=lambda name: known,
         )
-        return RunningAnswer(one or ticket(1, needs={A: Need(9, seats)}), A, reports, is_stream=is_stream, now=now)
+        one = one or ticket(1, needs={A: Need(9, seats)})
+        return RunningAnswer(one, A, pace or Pace(), reports, is_stream=is_stream, now=now)

@@ -108,9 +108,7 @@ class SimulatedRun:
         self._next_id = 0
         self._look_at = self._read_at = 0.0
         # Methods, not lambdas: a run can be copied as it stands, and its copy then reports to itself.
-        self._reports = Reports(
-            self._progressed, self._answered, self._saw_gaps, self._learned, self._prefill_patience_s, self.book.pace
-        )
+        self._reports = Reports(self._progressed, self._answered, self._saw_gaps, self._learned, self._prefill_patience_s)
         blocks = shape.num_blocks - 1
         self.budget = Budget(blocks, -(-blocks * reserve_percent // 100), shape.max_running)
         self.book.set_backend(A, budget=self.budget, serving=True, now=0.0)
@@ -195,7 +193,7 @@ class SimulatedRun:
 
     def _start(self, granted: Granted) -> None:
         call = self._calls[granted.ticket.id]
-        call.running = RunningAnswer(call.ticket, A, self._reports, is_stream=True, now=self.now)
+        call.running = RunningAnswer(call.ticket, A, self.book.pace(A), self._reports, is_stream=True, now=self.now)
         self._by_sequence[call.sequence] = call
         self.scheduler.add(call.sequence)
         self.seen.most_in_flight = max(self.seen.most_in_flight, self.in_flight)

@@ -37,11 +37,11 @@ class Following:
 
     __slots__ = ("_bin", "_classes")
 
-    def __init__(self, classes: tuple[Lengths, ...]) -> None:
+    def __init__(self, classes: tuple[Lengths, ...], tokens: int) -> None:
         self._classes = classes
-        self._bin = 0
+        self._bin = bin_of(tokens)
         for lengths in classes:
-            lengths.running[0] += 1
+            lengths.running[self._bin] += 1
 
     def reaches(self, tokens: int) -> None:
         """It has so many tokens now."""
@@ -73,12 +73,13 @@ class Evidence:
                 return lengths
         return None
 
-    def follow(self, ticket: Ticket) -> Following:
-        """The answer to this ticket begins."""
-        return Following(self._found.get(_likeness(ticket)) or self._classes_of(ticket))
+    def follow(self, ticket: Ticket, tokens: int) -> Following:
+        """The answer to this ticket has so many tokens, at least 1, and is followed from here on. Before its first one there
+        is nothing to follow: that it runs says nothing about its length."""
+        return Following(self._found.get(_likeness(ticket)) or self._classes_of(ticket), tokens)
 
     def learn(self, ticket: Ticket, tokens: int, ending: Ending) -> bool:
-        """An answer that was followed has ended after so many tokens. Returns whether forecasts are others now."""
+        """An answer has ended after so many tokens. Returns whether forecasts are others now."""
         tokens = max(tokens, 1)
         at = bin_of(tokens)
         changed = False

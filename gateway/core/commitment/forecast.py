@@ -70,8 +70,6 @@ class ForecastCommitment:
 
     def begin(self, ticket: Ticket, backend: BackendName, need: Need) -> int:
         charged_blocks = self.charge(ticket, backend, need, 0)
-        if need.seats == 1:
-            self._following[ticket.id] = self._evidence.follow(ticket)
         if ticket.cap_tokens is None:
             self._count_cold(ticket, backend, need, charged_blocks)
         return charged_blocks
@@ -80,14 +78,17 @@ class ForecastCommitment:
         following = self._following.get(ticket.id)
         if following is not None:
             following.reaches(output_tokens)
+        elif need.seats == 1 and output_tokens:
+            self._following[ticket.id] = self._evidence.follow(ticket, output_tokens)
         if ticket.cap_tokens is None:
             self._end_cold(ticket)
             self._count_cold(ticket, backend, need, charged_blocks)
 
     def ended(self, ticket: Ticket) -> None:
-        following = self._following.pop(ticket.id, None)
-        if following is not None:
-            following.ends()
+        if self._following:
+            following = self._following.pop(ticket.id, None)
+            if following is not None:
+                following.ends()
         if ticket.cap_tokens is None:
             self._end_cold(ticket)
 

@@ -32,6 +32,8 @@ _GROWTH: Final = 2.0 ** (1.0 / HALF_LIFE)
 _LARGEST_UNIT: Final = 2.0**32  # long before sums of it lose what is small
 
 _ALL_BINS: Final = range(_BINS)
+_SHORTEST: Final = tuple(math.ceil(2.0 ** ((at - 1) / _BINS_PER_OCTAVE)) for at in _ALL_BINS)  # in each bin (tokens)
+_HARDLY: Final = 0.0005  # by so much a mean of whole numbers may be off, as floats add them up
 
 Row = tuple[int, float, float, float]
 """A bin as it is written down: number, weight that ended, sum of their tokens, weight that was cut off."""
@@ -48,15 +50,22 @@ class Ending(Enum):
 _FINISHED: Final = Ending.FINISHED
 
 
+def _bin_of(tokens: int) -> int:
+    return 0 if tokens < 1 else min(int(math.log2(tokens) * _BINS_PER_OCTAVE) + 1, _BINS - 1)
+
+
+_SHORT_BINS: Final = tuple(map(_bin_of, range(4096)))
+
+
 def bin_of(tokens: int) -> int:
     """The bin of a length; 0 for nothing yet."""
-    return 0 if tokens < 1 else min(int(math.log2(tokens) * _BINS_PER_OCTAVE) + 1, _BINS - 1)
+    return _SHORT_BINS[tokens] if 0 <= tokens < 4096 else _bin_of(tokens)
 
 
 class Lengths:
     """Tokens of one sequence throughout. completions: answers seen since the beginning, those with a cap included.
 
-    running: how many answers that run are in each bin; whoever follows them keeps it.
+    running: how many answers that run are in each bin, the first (nothing yet) left out; whoever follows them keeps it.
     """
 
     __slots__ = (
@@ -66,6 +75,7 @@ class Lengths:
         "_cut",
         "_ended",
         "_falling",
+        "_from_start",
         "_is_due",
         "_longest",
         "_news",
@@ -93,6 +103,7 @@ class Lengths:
         self._falling: list[float] = []
         self._beyond: list[float] = []
         self._longest = 0
+        self._from_start: int | None = None  # what a new answer is taken to become
 
     def ended(self, tokens: int, at: int, ending: Ending) -> bool:
         """An answer ended so, after so many tokens, at least 1; at: their bin. Returns whether the forecast is another now;
@@ -135,6 +146,10 @@ class Lengths:
         more than `progress`. None where nothing is known but that it will be longer than what was seen."""
         if self._is_due:
             self._draw_up()
+        return self._look_up(progress) if progress else self._from_start
+
+    def _look_up(self, progress: int) -> int | None:
+        """`expected` by the estimate as it was drawn up last."""
         if not self._weight:
             return None
         atoms, falling = self._atoms, self._falling
@@ -174,29 +189,37 @@ class Lengths:
         self._unit, self._news, self._is_due = 1.0, 0, False
         known = 0.0
         for at in sorted(self._bins):
-            ended[at] = ended[at] * scale if ended[at] * scale >= _GONE else 0.0
-            tokens[at] = tokens[at] * scale if ended[at] else 0.0
-            cut[at] = cut[at] * scale if cut[at] * scale >= _GONE else 0.0
-            known += ended[at] + cut[at]
-            if not ended[at] and not cut[at]:
+            gone, lost = ended[at] * scale, cut[at] * scale
+            if gone >= _GONE:
+                ended[at] = gone
+                tokens[at] *= scale
+            else:
+                ended[at] = tokens[at] = gone = 0.0
+            cut[at] = lost = lost if lost >= _GONE else 0.0
+            known += gone + lost
+            if not gone and not lost:
                 self._bins.remove(at)
         self._weight = known
         at_risk = known + sum(running) + _UNSEEN
-        part = 1.0
-        self._atoms, self._falling, self._beyond, self._longest = [], [], [], 0
+        part, longest = 1.0, 0
+        atoms: list[int] = []
+        falling: list[float] = []
+        beyond: list[float] = []
         for at in sorted(self._bins.union(compress(_ALL_BINS, running))):
-            gone = ended[at]
+            gone, lost = ended[at], cut[at]
             if gone:
                 part *= 1.0 - gone / at_risk
                 known -= gone
-                self._longest = math.ceil(round(tokens[at] / gone, 3))
-                self._atoms.append(self._longest)
-                self._falling.append(-part)
-                self._beyond.append(known)
-            if cut[at]:
-                self._longest = max(self._longest, math.ceil(2.0 ** ((at - 1) / _BINS_PER_OCTAVE)))
-                known -= cut[at]
-            at_risk -= gone + cut[at] + running[at]
+                longest = math.ceil(tokens[at] / gone - _HARDLY)
+                atoms.append(longest)
+                falling.append(-part)
+                beyond.append(known)
+            if lost:
+                longest = max(longest, _SHORTEST[at])
+                known -= lost
+            at_risk -= gone + lost + running[at]
+        self._atoms, self._falling, self._beyond, self._longest = atoms, falling, beyond, longest
+        self._from_start = self._look_up(0)
 
     def __repr__(self) -> str:
         median = self.expected(0)
