@@ -82,14 +82,14 @@ def _handler(out: TextIO) -> logging.Handler:
 class FrequentEvent:
     """What is logged of every request: too often for logging to look up each time in which thread and line of code it was.
 
-    Where nobody but a `Writer` of JSON lines listens it becomes a line at once, the same that its record would become.
-    For all others one record is made for each level; what is logged is a copy of it with its own instant and fields, and
-    goes the way of all records.
+    Where nobody but a `Writer` listens, its thread makes the line, of many requests in one go. For all others one record is
+    made for each level; what is logged is a copy of it with its own instant and fields, and goes the way of all records.
     """
 
     def __init__(self, logger: str, text: str) -> None:
+        self.logger = logger
+        self.text = text
         self._logger = logging.getLogger(logger)
-        self._text = text
         self._like = {
             level: vars(logging.LogRecord(logger, level, __file__, 0, text, (), None))
             for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
@@ -99,16 +99,21 @@ class FrequentEvent:
         return self._logger.isEnabledFor(level)
 
     def log(self, level: int, fields: msgspec.Struct) -> None:
-        """fields: of a struct with `omit_defaults`, so that what is None is left out."""
+        """fields: of a struct with `omit_defaults`, so that what is None is left out. Nobody may change it afterwards."""
         writer = self._only_listener()
-        if writer is not None and writer.take(level, self._logger.name, self._text, fields):
-            return
+        if writer is None:
+            self._logger.handle(self.record(level, time.time(), fields))
+        elif level >= writer.level:
+            writer.take(self, level, fields)
+
+    def record(self, level: int, created: float, fields: msgspec.Struct) -> logging.LogRecord:
+        """created: seconds since the epoch."""
         record = object.__new__(logging.LogRecord)
         record.__dict__ = known = self._like[level].copy()
-        known["created"] = now = time.time()
-        known["msecs"] = now % 1 * 1000
+        known["created"] = created
+        known["msecs"] = created % 1 * 1000
         known["fields"] = fields
-        self._logger.handle(record)
+        return record
 
     def _only_listener(self) -> "Writer | None":
         """Who hears its records, if that is one writer and none is filtered out. Looked up anew: anybody may come to listen."""
@@ -125,6 +130,10 @@ class FrequentEvent:
         return found
 
 
+# A line that is still to be made: of what event, its level, when in seconds since the epoch, and its fields.
+_Taken = tuple[FrequentEvent, int, float, msgspec.Struct]
+
+
 class Writer(logging.Handler):
     """Makes a line of each record, and has a thread of its own which writes the lines to a file descriptor.
 
@@ -138,7 +147,7 @@ class Writer(logging.Handler):
         self._told = 0
         self._descriptor = descriptor
         self._limit = waiting
-        self._waiting: deque[bytes | threading.Event] = deque()
+        self._waiting: deque[bytes | _Taken | threading.Event] = deque()
         self._some = threading.Event()
         self._at_once = threading.Event()
         self._thread: threading.Thread | None = None
@@ -154,18 +163,12 @@ class Writer(logging.Handler):
         self.emit(record)
         return True
 
-    def take(self, level: int, logger: str, event: str, fields: msgspec.Struct) -> bool:
-        """What `handle` would do with a record of this event, without one. False: it takes a record, nothing was done."""
-        if type(self.formatter) is not JsonLines or level < self.level:
-            return False
+    def take(self, event: FrequentEvent, level: int, fields: msgspec.Struct) -> None:
+        """What `handle` would do with the event's record, without one."""
         if len(self._waiting) >= self._limit:
             self._had_no_room += 1
-            return True
-        line = _line_of(time.time(), level, logger, event, fields)
-        if line is None:
-            return False
-        self._put(line)
-        return True
+        else:
+            self._put((event, level, time.time(), fields))
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self._waiting) >= self._limit:
@@ -181,7 +184,7 @@ class Writer(logging.Handler):
             self._at_once.set()
             reached.wait(_LAST_LINES_S)
 
-    def _put(self, entry: bytes | threading.Event) -> None:
+    def _put(self, entry: "bytes | _Taken | threading.Event") -> None:
         self._waiting.append(entry)
         if not self._some.is_set():
             self._some.set()
@@ -200,6 +203,10 @@ class Writer(logging.Handler):
         except Exception:
             line = f"a log record of {record.name} ({record.filename}:{record.lineno}) cannot be written as a line"
         return (line + "\n").encode("utf-8", "backslashreplace")
+
+    def _line_of(self, event: FrequentEvent, level: int, created: float, fields: msgspec.Struct) -> bytes:
+        line = _line_of(created, level, event.logger, event.text, fields) if type(self.formatter) is JsonLines else None
+        return line if line is not None else self._line(event.record(level, created, fields))
 
     def _run(self) -> None:
         while True:
@@ -220,12 +227,12 @@ class Writer(logging.Handler):
         data = bytearray()
         while self._waiting and len(data) < _WRITE_BYTES:
             entry = self._waiting.popleft()
-            if not isinstance(entry, bytes):
+            if isinstance(entry, threading.Event):
                 self._write(data)
                 self._tell_dropped()
                 entry.set()
                 return
-            data += entry
+            data += entry if isinstance(entry, bytes) else self._line_of(*entry)
         self._write(data)
 
     def _write(self, data: bytes | bytearray) -> None:
@@ -278,7 +285,7 @@ def _line_of(now: float, level: int, logger: str, event: str, fields: msgspec.St
     """
     try:
         data = _encode(fields)
-    except UnicodeEncodeError:  # half of a pair of surrogates
+    except Exception:  # half of a pair of surrogates, a number of more than 64 bits: what the slower way can tell
         return None
     if not data.isascii():
         return None
