@@ -284,7 +284,7 @@ class Metrics:
         self._demand[model,].observe(blocks)
 
     def wasted(self, tenant: str, block_seconds: Mapping[WasteCause, float]) -> None:
-        label = self._tenant_label(tenant)
+        label = tenant if tenant in self._named_tenants else self._tenant_label(tenant)
         for cause, amount in block_seconds.items():
             self._waste[cause, label].total += amount
 

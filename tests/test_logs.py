@@ -329,3 +329,23 @@ def test_a_filter_of_its_logger_is_asked_about_a_frequent_event() -> None:
         EVENT.log(logging.INFO, Fields("dropped"))
         logger.filters.clear()
         assert [json.loads(line)["outcome"] for line in flushed(reader)] == ["kept"]
+
+
+def test_a_frequent_event_that_is_no_plain_json_is_a_line_all_the_same() -> None:
+    """Its line is made where no caller would see an error, and the thread goes on."""
+    with piped() as reader:
+        for value in ("日本", "half an emoji \ud83d", 1 << 70, object()):
+            EVENT.log(logging.INFO, Fields("completed", error=value))  # type: ignore[arg-type]
+        EVENT.log(logging.INFO, Fields("last"))
+        lines = [json.loads(line) for line in flushed(reader)]
+    assert [line.get("error") for line in lines][:3] == ["日本", "half an emoji \ud83d", 1 << 70]
+    assert lines[-1]["outcome"] == "last"
+
+
+def test_a_frequent_event_has_the_instant_at_which_it_was_logged() -> None:
+    with piped() as reader:
+        for instant in (1_800_000_000.0, 1_800_000_001.999):
+            with mock.patch.object(time, "time", return_value=instant):
+                EVENT.log(logging.INFO, Fields("completed"))
+        times = [json.loads(line)["time"] for line in flushed(reader)]
+    assert times == ["2027-01-15T08:00:00.000Z", "2027-01-15T08:00:01.999Z"]

@@ -160,13 +160,8 @@ class Journal:
 
     def queue_ms(self, now: float) -> int:
         """From the body's arrival to the grant, or until now."""
-        waited_s = self._waited_s(now)
-        return 0 if waited_s is None or waited_s < 0 else round(waited_s * 1000)
-
-    def _waited_s(self, now: float) -> float | None:
         times = self.timeline
-        read, granted = times.body_read, times.granted
-        return None if read is None else (now if granted is None else granted) - read
+        return _milliseconds_between(times.body_read, now if times.granted is None else times.granted)
 
     def token_gaps(self, gaps_s: list[float]) -> None:
         self._metrics.token_gaps(self.model_label, gaps_s)
@@ -178,25 +173,29 @@ class Journal:
         times, watcher, weighed = self.timeline, self.watcher, self.weighed
         times.ended = now
         self._entry.end(outcome)
-        model, would_have, waited_s = self.model_label, self._would_have(), self._waited_s(now)
+        model, would_have = self.model_label, self._would_have()
         usage = watcher.usage if watcher is not None else None
-        counted_tokens = weighed.count.total if weighed is not None else None
-        to_first_token_s = times.time_to_first_token_s
-        self._measure(outcome, model, would_have, waited_s, to_first_token_s, now)
+        first_token_s = times.first_token - times.arrived if times.first_token is not None else None
+        waited_s = counted_tokens = None
+        if weighed is not None:
+            counted_tokens = weighed.count.total
+            if times.body_read is not None:
+                waited_s = (now if times.granted is None else times.granted) - times.body_read
+        self._measure(outcome, model, would_have, waited_s, first_token_s, now)
         if usage is not None:
             self._metrics.used(model, usage.prompt_tokens, usage.output_tokens)
-            self._measure_estimate(model, usage.prompt_tokens, counted_tokens)
+            if weighed is not None and usage.prompt_tokens and weighed.count.largest is not None:
+                self._metrics.estimate_ratio(model, weighed.count.total / usage.prompt_tokens)
             self._measure_waste(usage)
         elif watcher is not None and outcome in (Outcome.COMPLETED, Outcome.CAPPED):
             self._metrics.usage_missing(model)
         tokens = usage.output_tokens - self._told_tokens if usage is not None else 0
-        self._recent.ended(now, waited_s if weighed is not None else None, to_first_token_s, tokens)
+        self._recent.ended(now, waited_s, first_token_s, tokens)
         if self.reason is not None:
             self._remember(self.reason, model, now)
         level = logging.ERROR if outcome is _GATEWAY_ERROR else logging.INFO
         if REQUEST.is_heard(level):
-            line = self._line(outcome, model, usage, counted_tokens, would_have, waited_s, to_first_token_s, now)
-            REQUEST.log(level, line)
+            REQUEST.log(level, self._line(outcome, model, usage, counted_tokens, would_have, first_token_s, now))
 
     def _would_have(self) -> str | None:
         """In observe mode, what enforcing would have done; None where it would have granted at once as well."""
@@ -214,27 +213,22 @@ class Journal:
         model: str,
         would_have: str | None,
         waited_s: float | None,
-        to_first_token_s: float | None,
+        first_token_s: float | None,
         now: float,
     ) -> None:
         metrics, times, pool = self._metrics, self.timeline, self.pool
         metrics.request_ended(model, outcome, self.terms.name, now - times.arrived, times.take_gaps() if times.gaps else ())
         if self.reason is not None:
             metrics.rejected(pool.name if pool is not None else NO_POOL, self.lane, self.reason)
-        if waited_s is not None and self.weighed is not None:
+        if waited_s is not None:
             ended = _GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
             metrics.waited(self.lane, ended, waited_s)
-        if to_first_token_s is not None and times.upstream_first_token_s is not None:
-            metrics.first_token(model, since_arrival_s=to_first_token_s, since_sent_s=times.upstream_first_token_s)
+        if first_token_s is not None and times.upstream_first_token_s is not None:
+            metrics.first_token(model, since_arrival_s=first_token_s, since_sent_s=times.upstream_first_token_s)
         if would_have is not None and pool is not None:
             metrics.would_have(pool.name, would_have)
         if self.truncated:
             metrics.prompt_truncated(model)
-
-    def _measure_estimate(self, model: str, reported_tokens: int, counted_tokens: int | None) -> None:
-        weighed = self.weighed
-        if weighed is not None and counted_tokens is not None and reported_tokens and weighed.count.largest is not None:
-            self._metrics.estimate_ratio(model, counted_tokens / reported_tokens)
 
     def _measure_waste(self, usage: Usage) -> None:
         """What was held in vain, by cause; where the prompts were not known it cannot be told."""
@@ -306,8 +300,7 @@ class Journal:
         usage: Usage | None,
         counted_tokens: int | None,
         would_have: str | None,
-        waited_s: float | None,
-        to_first_token_s: float | None,
+        first_token_s: float | None,
         now: float,
     ) -> RequestLine:
         """By the place of each field: to name thirty of them costs as much as to make the line of them."""
@@ -346,12 +339,17 @@ class Journal:
             milliseconds(read - arrived) if read is not None else None,
             milliseconds(times.joined - read) if read is not None and times.joined is not None else None,
             True if self.truncated else None,
-            0 if waited_s is None or waited_s < 0 else round(waited_s * 1000),
+            _milliseconds_between(read, now if times.granted is None else times.granted),
             milliseconds(times.head - sent) if sent is not None and times.head is not None else None,
-            milliseconds(to_first_token_s) if to_first_token_s is not None else None,
+            milliseconds(first_token_s) if first_token_s is not None else None,
             milliseconds(times.upstream_ended - sent) if sent is not None and times.upstream_ended is not None else None,
             milliseconds(now - arrived),
         )
+
+
+def _milliseconds_between(start: float | None, end: float) -> int:
+    """Whole ones; 0 where it has not begun."""
+    return round((end - start) * 1000) if start is not None and end > start else 0
 
 
 def _label_of(model: str | None, pool: Pool) -> str:

@@ -8,17 +8,19 @@ from gateway.web.reports import is_truncated, reported_tokens
 
 def own_headers(journal: Journal, controller: Controller, *, now: float) -> Headers:
     """What every answer carries, as far as it is known by now."""
+    grant, pool, offer = journal.grant, journal.pool, journal.offer
     headers = [
         (b"x-kvgate-request-id", journal.request_id.encode()),
         (b"x-kvgate-queue-ms", b"%d" % journal.queue_ms(now)),
     ]
-    grant, pool, offer = journal.grant, journal.pool, journal.offer
-    blocks = journal.blocks
-    if blocks is not None:
-        headers.append((b"x-kvgate-blocks", b"%d" % blocks))
-    if pool is not None:
-        names = (grant.backend,) if grant is not None else [view.name for view in pool.backends]
-        headers.append((b"x-kvgate-free-blocks", b"%d" % controller.free_blocks(names)))
+    if grant is not None:
+        headers.append((b"x-kvgate-blocks", b"%d" % grant.granted.worst_blocks))
+        headers.append((b"x-kvgate-free-blocks", b"%d" % controller.free_blocks((grant.backend,))))
+    elif pool is not None:
+        blocks = journal.blocks
+        if blocks is not None:
+            headers.append((b"x-kvgate-blocks", b"%d" % blocks))
+        headers.append((b"x-kvgate-free-blocks", b"%d" % controller.free_blocks([view.name for view in pool.backends])))
     if offer is not None and offer.cap_to_write is not None:
         headers.append((b"x-kvgate-output-cap", b"%d" % offer.cap_to_write))
     return headers

@@ -40,6 +40,8 @@ def _is_cut(journal: Journal, request: InferenceRequest, count: PromptCount | No
         return False
     if count is not None and count.kind is _EXACT:
         return reported < _CLEARLY_FEWER * count.total - _A_FEW_TOKENS
+    if request.prompts[0].text_bytes < LEAST_BYTES:
+        return False
     if journal.seems_cut is None:
         journal.seems_cut = may_be_truncated(request, reported)
     return journal.seems_cut

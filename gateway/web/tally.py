@@ -68,10 +68,8 @@ class Tally:
             self._is_awaited = True
             await self._became_idle.wait()
 
-    def _end(self, place: Place, outcome: Outcome) -> None:
-        self._places[place] -= 1
-        self._outcomes[outcome] += 1
-        if self._is_awaited and not self.unfinished:
+    def _one_less(self) -> None:
+        if not self.unfinished:
             self._is_awaited = False
             self._became_idle.set()
 
@@ -102,4 +100,8 @@ class Entry:
         if self.outcome is not None:
             raise RuntimeError(f"request ended as {self.outcome} already, now as {outcome}")
         self.outcome = outcome
-        self._tally._end(self._place, outcome)
+        tally = self._tally
+        tally._places[self._place] -= 1
+        tally._outcomes[outcome] += 1
+        if tally._is_awaited:
+            tally._one_less()
