@@ -98,8 +98,15 @@ class UpstreamPool:
 
     async def send_written(self, request: WireRequest) -> UpstreamExchange:
         """As `send`, of a request that is written already."""
+        return self._send_on(self._take_idle() or await self._connect(), request)
+
+    def send_at_once(self, request: WireRequest) -> UpstreamExchange | None:
+        """As `send_written`, if a connection is free; None if one must be waited for: then nothing was done."""
+        connection = self._take_idle()
+        return None if connection is None else self._send_on(connection, request)
+
+    def _send_on(self, connection: UpstreamConnection, request: WireRequest) -> UpstreamExchange:
         exchange = UpstreamExchange(self._backend, request, read_ahead_bytes=self._read_ahead_bytes)
-        connection = self._take_idle() or await self._connect()
         self._busy[connection] = exchange
         self.requests += 1
         connection.send(exchange)

@@ -42,7 +42,8 @@ from gateway.web.weigh import find_pool, reweigh, weigh, weigh_anew, weigh_at_on
 log = logging.getLogger("kvgate.web")
 
 # The members of an enum are found by name each time, which costs as much as a call: these are asked for every request.
-_QUEUED, _STREAMING, _BOUND, _COMPLETED = Phase.QUEUED, Phase.STREAMING, CountKind.BOUND, Outcome.COMPLETED
+_QUEUED, _STREAMING, _BOUND = Phase.QUEUED, Phase.STREAMING, CountKind.BOUND
+_COMPLETED, _GATEWAY_ERROR = Outcome.COMPLETED, Outcome.GATEWAY_ERROR
 
 
 async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -58,7 +59,7 @@ async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: 
     journal = Journal(head.dialect.name, rooms.tally, rooms.metrics, rooms.recent, rooms.clock.now())
     rooms.open_requests.add(journal)
     line = Line(rooms, head, client, journal, task)
-    outcome = Outcome.GATEWAY_ERROR
+    outcome = _GATEWAY_ERROR
     try:
         try:
             rooms.running.add(line)
@@ -245,7 +246,8 @@ class Line:
         upstream = rooms.upstreams[grant.backend]
         journal.timeline.sent = rooms.clock.now()
         try:
-            exchange = await upstream.send_call(self._head, body, key_was_ours=rooms.callers.are_known)
+            call = upstream.call(self._head, body, key_was_ours=rooms.callers.are_known)
+            exchange = upstream.pool.send_at_once(call) or await upstream.pool.send_written(call)
         except UpstreamFailed as failure:
             if failure.stage is UpstreamStage.CONNECT:
                 rooms.roster.note_connect_refused(grant.backend)

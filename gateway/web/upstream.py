@@ -7,7 +7,7 @@ from typing import Final
 from gateway.relay.headers import CREDENTIALS, UNENCODED, Header, onward_headers
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_pool import UpstreamPool
-from gateway.relay.upstream_request import checked_lines, request_line, with_body
+from gateway.relay.upstream_request import WireRequest, checked_lines, request_line, with_body
 from gateway.web.inference_head import InferenceHead
 
 # The targets in use are few; those that callers make up by their queries take 32 KiB at most.
@@ -60,14 +60,14 @@ class Upstream:
         target = self.base_path + path + (b"?" + query if query else b"")
         return await self.pool.send(method, target, onward, body)
 
-    async def send_call(self, head: InferenceHead, body: bytes, *, key_was_ours: bool = False) -> UpstreamExchange:
-        """As `send`, of a call of an inference route: of what was worked out for its head before, nothing is again."""
+    def call(self, head: InferenceHead, body: bytes, *, key_was_ours: bool = False) -> WireRequest:
+        """What `send` would send of a call of an inference route; what was worked out for its head before is not again."""
         lines = self._opening(head.target) + head.onward_lines(self._ours_and_keys if key_was_ours else self._ours)
         if self.bearer is not None and (key_was_ours or not head.credentials):
             lines += checked_lines([(b"authorization", b"Bearer " + self.bearer.encode())])
         if self.pinned:
             lines += checked_lines(self.pinned)
-        return await self.pool.send_written(with_body(lines, body))
+        return with_body(lines, body)
 
     def _opening(self, target: bytes) -> bytes:
         """What a request for a target begins with, whosever it is."""

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core.errors import InvalidRequest, UpstreamFailed, UpstreamStage
 from gateway.relay.upstream_pool import UpstreamPool
+from gateway.relay.upstream_request import write_request
 from support.fake_upstream import (
     FakeExchange,
     FakeUpstream,
@@ -49,6 +50,19 @@ async def test_one_connection_serves_calls_that_follow_each_other_in_every_lasti
         assert exchange.reused is (len(upstream.requests) > 1)
     assert upstream.connections_seen == 1
     assert (pool.open_connections, pool.idle_connections) == (1, 1)
+
+
+async def test_a_request_can_be_sent_at_once_while_a_connection_is_free(upstream: FakeUpstream, pool: UpstreamPool) -> None:
+    request = write_request(b"POST", b"/", [(b"host", b"x")], b"{}")
+    assert pool.send_at_once(request) is None
+    assert pool.open_connections == 0
+    await whole(await post(pool))
+    await eventually(lambda: pool.idle_connections == 1)
+    exchange = pool.send_at_once(request)
+    assert exchange is not None
+    assert pool.send_at_once(request) is None
+    assert (await whole(exchange))[1] == b"ok"
+    assert upstream.connections_seen == 1
 
 
 async def test_the_connection_used_last_is_used_first(upstream: FakeUpstream, pool: UpstreamPool) -> None:

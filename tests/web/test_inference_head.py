@@ -11,7 +11,7 @@ from gateway.core.names import BackendName
 from gateway.dialects import DIALECTS
 from gateway.relay.headers import CREDENTIALS, Header
 from gateway.relay.upstream_pool import UpstreamPool
-from gateway.relay.upstream_request import WireRequest, write_request
+from gateway.relay.upstream_request import write_request
 from gateway.web.asked import LANE
 from gateway.web.inference_head import InferenceHead
 from gateway.web.trace_context import TraceContext
@@ -43,10 +43,7 @@ class Wire(UpstreamPool):
         self.sent: list[bytes] = []
 
     async def send(self, method: bytes, target: bytes, headers: object, body: bytes) -> None:  # type: ignore[override]
-        await self.send_written(write_request(method, target, headers, body))  # type: ignore[arg-type]
-
-    async def send_written(self, request: WireRequest) -> None:  # type: ignore[override]
-        self.sent.append(b"".join(request.buffers))
+        self.sent.append(b"".join(write_request(method, target, headers, body).buffers))  # type: ignore[arg-type]
 
 
 def run(sending: object) -> None:
@@ -74,7 +71,7 @@ def test_a_call_goes_on_as_any_request_would(
     upstream = Upstream(wire, host=b"engine:8000", base_path=b"/base", bearer=bearer, pinned=pinned)
     head = InferenceHead(CHAT, query, headers)
     for body in bodies:
-        run(upstream.send_call(head, body, key_was_ours=key_was_ours))
+        wire.sent.append(b"".join(upstream.call(head, body, key_was_ours=key_was_ours).buffers))
         run(upstream.send(b"POST", CHAT.path.encode(), query, headers, body, key_was_ours=key_was_ours))
     calls, requests = wire.sent[::2], wire.sent[1::2]
     assert calls == requests
@@ -90,7 +87,7 @@ def test_one_head_goes_on_to_several_backends_each_under_its_own_name_and_with_i
         (Upstream(wire, host=b"two", base_path=b"", bearer=None, pinned=((b"cookie", b"c"),)), True),
     ]
     for upstream, key_was_ours in ways:
-        run(upstream.send_call(head, b"", key_was_ours=key_was_ours))
+        wire.sent.append(b"".join(upstream.call(head, b"", key_was_ours=key_was_ours).buffers))
     told = [[line for line in sent.split(b"\r\n") if line.startswith((b"host", b"auth", b"cookie"))] for sent in wire.sent]
     assert told == [
         [b"host: one", b"authorization: Bearer first"],
