@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -65,6 +66,16 @@ async def test_while_nobody_is_watched_no_timer_runs(clock: ManualClock, watchdo
     watchdog.watch(one)
     await tick(clock)
     await eventually(lambda: len(one.at) == 1)
+
+
+async def test_who_was_looked_at_is_not_kept_alive(clock: ManualClock, watchdog: Watchdog) -> None:
+    looked_at = [Looked()]
+    watchdog.watch(looked_at[0])
+    await tick(clock)
+    await eventually(lambda: looked_at[0].at == [0.25])
+    watchdog.unwatch(looked_at[0])
+    gone = weakref.ref(looked_at.pop())
+    await eventually(lambda: gone() is None)
 
 
 async def test_who_ends_within_a_look_is_not_looked_at_again(clock: ManualClock) -> None:
