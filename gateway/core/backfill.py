@@ -45,6 +45,8 @@ class Backfill:
             and backend.could_ever_hold(head.ticket)
         ):
             return True
+        if not self._collecting:
+            return False
         return any(
             other is not waiting
             and backend.could_ever_hold(other.ticket)
@@ -75,7 +77,7 @@ class Backfill:
     def granted(self, waiting: Waiting, backend: BackendLedger, pools: Iterable[Lanes], *, now: float) -> None:
         """A ticket is about to be granted on that backend: it stands where it stood, and is not charged yet. pools: whose
         tickets may run there."""
-        heads = [lanes.head(now=now) for lanes in pools if lanes]
+        heads = [lanes.head(now=now) for lanes in pools if lanes.requests]
         passed = [head for head in heads if head is not None and head is not waiting and self._is_ahead(head, waiting, now=now)]
         first = waiting.line.head
         if first is not None and first not in (waiting, *heads) and first.place < waiting.place and not waiting.is_collecting:

@@ -81,13 +81,13 @@ class Book:
         if self._draining or not ticket.needs:
             return self._refusals.refuse(ticket, RejectReason.DRAINING if self._draining else RejectReason.NO_BACKEND)
         line = self._queue.line_of(ticket, now=now)
-        waiting = granting.draw(ticket, now=now) if in_line else None
+        waiting = granting.draw(ticket, line) if in_line else None
         verdict: Verdict | None = self._refusals.by_tenant(ticket) if ticket.terms.has_caps else None
         if verdict is None:
             backend = granting.find_room(ticket, line, waiting, now=now)
             if backend is not None:
                 return granting.grant(ticket, line, waiting, backend, now=now)
-            waiting = waiting or granting.draw(ticket, now=now)
+            waiting = waiting or granting.draw(ticket, line)
             verdict = self._refusals.why_not_wait(waiting, now=now)
         if self._observes:
             backend = least_bad([*map(self._ledger.backend, ticket.needs)])

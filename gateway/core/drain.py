@@ -36,8 +36,9 @@ class DrainRate:
         """A request ended and gave back what it was charged. Counts only while somebody waits."""
         if self._waiting_since is None:
             return
+        seconds = self._open(now)
         for sums in self._sums:
-            sums.add(self._open(now), blocks, seats)
+            sums.add(seconds, blocks, seats)
         self._releases += 1
         self._open_seconds = 0.0
         self._waiting_since = now
@@ -67,7 +68,10 @@ class DrainRate:
     def _memory_for(self, blocks: float) -> "_Sums":
         """The shortest that reaches as many releases back as so many blocks lie ahead."""
         ahead = blocks * self._sums[0].releases / self._sums[0].blocks - _ROUNDING
-        return next((sums for sums, releases in zip(self._sums, _MEMORIES, strict=True) if ahead <= releases), self._sums[-1])
+        for sums, releases in zip(self._sums, _MEMORIES, strict=True):
+            if ahead <= releases:
+                return sums
+        return self._sums[-1]
 
     def _open(self, now: float) -> float:
         """Seconds of waiting since the last release."""

@@ -90,9 +90,9 @@ class Granting:
 
     # Moving tickets
 
-    def draw(self, ticket: Ticket, *, now: float) -> Waiting:
+    def draw(self, ticket: Ticket, line: Line) -> Waiting:
         blocks, seats = self._ledger.least_charge(ticket)
-        return self._queue.draw(ticket, blocks=blocks, seats=seats, now=now)
+        return self._queue.draw(ticket, line, blocks=blocks, seats=seats)
 
     def enqueue(self, waiting: Waiting, *, now: float) -> None:
         self._queue.join(waiting, now=now)
@@ -104,7 +104,7 @@ class Granting:
 
     def _look_at_heads(self, name: BackendName, *, now: float) -> None:
         for lanes in self._queue.pools_for(name):
-            if lanes:
+            if lanes.requests:
                 self._look_at_head(lanes, now=now)
 
     def _look_at_head(self, lanes: Lanes, *, now: float) -> None:
@@ -131,7 +131,7 @@ class Granting:
         """A ticket leaves its line, for whatever reason."""
         self._queue.remove(waiting, now=now)
         lanes = self._queue.lanes(waiting.ticket.pool)
-        if not lanes:
+        if not lanes.requests:
             self._drains[lanes.pool].waits(False, now=now)
         if self._backfill.left(waiting, now=now):
             self.stir_all(waiting.ticket.needs)
@@ -141,7 +141,7 @@ class Granting:
         self._remove(waiting, now=now)
         waiting.line.policy.left(waiting.ticket)
         lanes = self._queue.lanes(waiting.ticket.pool)
-        if len(lanes) > self._lookahead or lanes.room(waiting.line) is not None:
+        if lanes.requests > self._lookahead or lanes.room(waiting.line) is not None:
             self._stirred[lanes] = None  # somebody has moved up among those who are considered, or waits for no cap any more
 
     def dismiss(self, hopeless: list[Waiting], reason: RejectReason, *, now: float) -> list[Refused]:
@@ -191,7 +191,7 @@ class Granting:
     def stir(self, name: BackendName) -> None:
         """Room may have come free on a backend: look at the pools whose tickets may run there."""
         for lanes in self._queue.pools_for(name):
-            if lanes:
+            if lanes.requests:
                 self._stirred[lanes] = None
 
     def stir_all(self, names: Iterable[BackendName]) -> None:
@@ -203,7 +203,7 @@ class Granting:
         if not self._queue.waiting:
             return
         if reservation.ticket.terms.cap_blocks is not None:
-            self._stirred.update((lanes, None) for lanes in self._queue.pools() if lanes)
+            self._stirred.update((lanes, None) for lanes in self._queue.pools() if lanes.requests)
         else:
             self.stir(reservation.backend)
 
@@ -217,10 +217,10 @@ class Granting:
         refused = (*refused, *self._expire(now=now))
         granted: list[Granted] = []
         while self._stirred:
-            found = (lanes.head(now=now) for lanes in self._stirred)
-            heads = sorted((head for head in found if head is not None), key=_age)
-            first = [*heads, *self._backfill.collecting_behind(heads)]
-            for waiting in sorted(first, key=_age) if len(first) > len(heads) else heads:
+            heads = [head for lanes in self._stirred if (head := lanes.head(now=now)) is not None]
+            heads.sort(key=_age)
+            behind = self._backfill.collecting_behind(heads)
+            for waiting in sorted([*heads, *behind], key=_age) if behind else heads:
                 grant = self._grant_if_room(waiting, now=now)
                 if grant is not None:
                     granted.append(grant)  # and look again: another head is up, and room kept for this one may be free
@@ -253,11 +253,11 @@ class Granting:
                 return
 
     def _has_room_behind(self, head: Waiting) -> bool:
-        backends = (self._ledger.backend(name) for name in self._queue.lanes(head.ticket.pool).backends)
-        return any(
-            backend.has_room and self._guards.has_room(backend.name) and not self._backfill.bars_behind(head, backend)
-            for backend in backends
-        )
+        for name in self._queue.lanes(head.ticket.pool).backends:
+            backend = self._ledger.backend(name)
+            if backend.has_room and self._guards.has_room(name) and not self._backfill.bars_behind(head, backend):
+                return True
+        return False
 
     def _grant_if_room(self, waiting: Waiting, *, now: float) -> Granted | None:
         backend = self.find_room(waiting.ticket, waiting.line, waiting, is_joining=False, now=now)

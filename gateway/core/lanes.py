@@ -67,13 +67,9 @@ class Lanes:
         self._uses = uses
         self._max_requests = max_requests
         self._budget_of = budget_of
-        self._requests = 0
+        self.requests = 0  # that wait
         self._turns: Turns[Lane] = Turns()
         self._collecting: list[Waiting] = []  # by age
-
-    def __len__(self) -> int:
-        """Tickets waiting."""
-        return self._requests
 
     def __iter__(self) -> Iterator[Waiting]:
         """Waiting tickets, in no particular order between lines."""
@@ -114,7 +110,7 @@ class Lanes:
         line, lane = waiting.line, waiting.line.lane
         lane.idle.pop(line.tenant, None)
         line.join(waiting)
-        self._requests += 1
+        self.requests += 1
         lane.requests += 1
         lane.blocks += waiting.blocks
         lane.seats += waiting.seats
@@ -127,7 +123,7 @@ class Lanes:
         """Leave the line. Raises ValueError if the ticket does not stand in it."""
         line, lane = waiting.line, waiting.line.lane
         line.remove(waiting)
-        self._requests -= 1
+        self.requests -= 1
         lane.requests -= 1
         lane.blocks -= waiting.blocks
         lane.seats -= waiting.seats
@@ -150,6 +146,11 @@ class Lanes:
 
     def head(self, *, now: float) -> Waiting | None:
         """Whose turn it is, of those whom no cap holds back; None if there is nobody."""
+        lane = self._turns.sole()
+        if lane is not None and not lane.has_cap and not self._collecting:
+            line = lane.turns.first(now)
+            if line is not None and line.terms.cap_blocks is None:
+                return line.head
         for _, lines in self._open_lanes(1, now):
             return lines[0].head
         return None
@@ -169,7 +170,7 @@ class Lanes:
 
     def is_within(self, waiting: Waiting, lookahead: int, *, now: float) -> bool:
         """Whether no more than `lookahead` come before a ticket that is about to join, counted as `considered` does."""
-        if len(self) <= lookahead:
+        if self.requests <= lookahead:
             return True
         before = depth = waiting.line.position(waiting)
         for other in (line for lane in self.lanes.values() for line in lane.turns):
@@ -224,6 +225,8 @@ class Lanes:
     def is_held_back(self, waiting: Waiting, *, now: float) -> bool:
         """Whether a ticket would pass a cap by being granted, or somebody before it who waits for one."""
         line, lane = waiting.line, waiting.line.lane
+        if not lane.has_cap and line.terms.cap_blocks is None:
+            return False
         if self.is_capped(waiting):
             return True
         first = line.head
@@ -245,7 +248,7 @@ class Lanes:
         hold_s = lane.hold_s
         if not line.held_blocks:
             lane.idle.pop(line.terms.name, None)
-        if not self._requests:
+        if not self.requests:
             charge_unwatched(line, lane, blocks, hold_s)
             return hold_s
         lane.turns.served(line, now)
@@ -263,7 +266,7 @@ class Lanes:
         """A hold ended that was expected to last `seconds`, and lasted `held_s`."""
         lane = line.lane
         lane.hold_s = _KEPT * lane.hold_s + _NEW * held_s
-        if not self._requests:
+        if not self.requests:
             charge_unwatched(line, lane, -blocks, seconds)
         else:
             lane.turns.charge(line, -blocks, seconds, now)
@@ -382,6 +385,8 @@ class Lanes:
 
 def _beside(need: tuple[float, float], share: ShareT, turns: Turns[ShareT]) -> tuple[float, float]:
     """What all of a division are granted while one of them is granted so many blocks and seats."""
+    if turns.sole() is share:
+        return need
     blocks, seats = need
     others_blocks = others_seats = 0.0
     looked_at = 0

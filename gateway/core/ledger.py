@@ -156,8 +156,8 @@ class BackendLedger:
 
     def could_ever_hold(self, ticket: Ticket) -> bool:
         """Whether the ticket may run here and is no larger than the whole budget: what it can wait for."""
-        need = ticket.needs.get(self.name)
-        return need is not None and self.budget is not None and need.worst_blocks <= self.budget.blocks
+        need, budget = ticket.needs.get(self.name), self.budget
+        return need is not None and budget is not None and need.worst_blocks <= budget.blocks
 
     def snapshot(self) -> BackendSnapshot:
         budget = self.budget
@@ -229,7 +229,8 @@ class Ledger:
 
     def least_charge(self, ticket: Ticket) -> tuple[int, int]:
         """Blocks and seats that the ticket would be charged now, on the backend where that is least. It may run somewhere."""
-        return min((self._commitment.charge(ticket, name, need, 0), need.seats) for name, need in ticket.needs.items())
+        charges = [(self._commitment.charge(ticket, name, need, 0), need.seats) for name, need in ticket.needs.items()]
+        return charges[0] if len(charges) == 1 else min(charges)
 
     def fits(self, ticket: Ticket, name: BackendName, most_blocks: int | None = None) -> BackendLedger | None:
         """The page of that backend if the ticket fits there now, charged no more than `most_blocks`; else None."""

@@ -129,10 +129,10 @@ class Queue:
         """Whether a ticket waits that may run on that backend."""
         return any(backend in waiting.ticket.needs for lanes in self.pools_for(backend) for waiting in lanes)
 
-    def draw(self, ticket: Ticket, *, blocks: int, seats: int, now: float) -> Waiting:
-        """The place that the ticket would have if it joined now. Nothing changes yet."""
+    def draw(self, ticket: Ticket, line: Line, *, blocks: int, seats: int) -> Waiting:
+        """The place that the ticket would have if it joined now the line to which it belongs. Nothing changes yet."""
         self._sequence += 1
-        return Waiting(ticket, self.line_of(ticket, now=now), sequence=self._sequence, blocks=blocks, seats=seats)
+        return Waiting(ticket, line, sequence=self._sequence, blocks=blocks, seats=seats)
 
     def join(self, waiting: Waiting, *, now: float) -> None:
         """Stand in line at the place that was drawn. Raises ValueError if the ticket already waits."""
@@ -185,7 +185,7 @@ class Queue:
         line, seconds, _ = self._holds[ticket.id]
         self._uses[ticket.terms.name].held_blocks += blocks
         self._pools[ticket.pool].charge(line, blocks, seconds, now=now)
-        if blocks < 0 and self._waiting:
+        if blocks < 0 and self._waiting and line.terms.cap_blocks is not None:
             self._free(line.terms, now=now)
 
     def gave(self, ticket: Ticket, blocks: int, *, now: float) -> None:
@@ -198,13 +198,11 @@ class Queue:
         if not use.requests:
             del self._uses[tenant]
         self._pools[ticket.pool].gave(line, blocks, seconds, held_s=now - started, now=now)
-        if self._waiting:
+        if self._waiting and line.terms.cap_blocks is not None:
             self._free(line.terms, now=now)
 
     def _free(self, terms: TenantTerms, *, now: float) -> None:
-        """A tenant holds less than it did: where its cap held it back it takes turns again."""
-        if terms.cap_blocks is None:
-            return
+        """A tenant with a cap holds less than it did: where that held it back it takes turns again."""
         for lanes in self._pools.values():
             for lane in lanes.lanes.values():
                 line = lane.lines.get(terms.name)

@@ -1,6 +1,6 @@
 """Refusals: why a ticket is declined rather than kept waiting, with the numbers that its caller can act on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from gateway.core.decisions import Refused, Standing
 from gateway.core.drain import DrainRate
@@ -63,7 +63,7 @@ class Refusals:
     def _is_late(self, waiting: Waiting, wait_s: float, *, now: float) -> bool:
         """Even if all goes well, the wait and the ticket's own prefill would reach beyond its deadline."""
         ticket = waiting.ticket
-        prefill_s = min(self._guards.prefill_s(name, ticket.prompt_tokens) for name in ticket.needs)
+        prefill_s = min([self._guards.prefill_s(name, ticket.prompt_tokens) for name in ticket.needs])
         return now + self._least_wait_s(waiting, wait_s) + prefill_s > ticket.deadline
 
     def _least_wait_s(self, waiting: Waiting, wait_s: float) -> float:
@@ -73,7 +73,7 @@ class Refusals:
         it is looked at on: only until then is its wait what stands before it.
         """
         lanes = self._queue.lanes(waiting.ticket.pool)
-        requests = len(lanes)
+        requests = lanes.requests
         if requests and 2 * waiting.blocks * requests < sum(lane.blocks for lane in lanes.lanes.values()):
             wait_s *= max(0.0, 1.0 - self._limits.lookahead / requests)
         return wait_s * (1.0 - self._limits.wait_margin)
@@ -105,17 +105,25 @@ class Refusals:
         """The ticket is larger than every budget that is known, of which there is at least one, or than its tenant may hold.
         A backend that has stopped serving counts: it may come back, and an outage is no reason to tell a caller that the
         request is too large."""
-        known = [backend for backend in self._known(ticket) if backend.budget is not None]
-        return bool(known) and not any(_could_ever_run(ticket, backend) for backend in known)
+        is_known = False
+        for backend in self._known(ticket):
+            if backend.budget is not None:
+                if _could_ever_run(ticket, backend):
+                    return False
+                is_known = True
+        return is_known
 
     def _can_be_served(self, ticket: Ticket) -> bool:
         """Some backend serves now that could hold the ticket, once there is room."""
-        return any(backend.serving and _could_ever_run(ticket, backend) for backend in self._known(ticket))
+        for backend in self._known(ticket):  # noqa: SIM110 - asked of everybody who waits, so without a generator
+            if backend.serving and _could_ever_run(ticket, backend):
+                return True
+        return False
 
-    def _known(self, ticket: Ticket) -> Iterator[BackendLedger]:
+    def _known(self, ticket: Ticket) -> list[BackendLedger]:
         """The backends that the ticket may run on, as far as the ledger has heard of them."""
         backends = self._ledger.backends
-        return (backends[name] for name in ticket.needs if name in backends)
+        return [backends[name] for name in ticket.needs if name in backends]
 
     def _predicted_wait_s(self, waiting: Waiting, *, is_new: bool, now: float) -> float | None:
         """Seconds until the ticket would be granted: (this demand + demands ahead - free) / drain.

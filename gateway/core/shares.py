@@ -67,6 +67,10 @@ class Turns(Generic[ShareT]):
         """Those who wait: the first as `first` says, the others nearly in order."""
         return (share for _, _, share in self._order)
 
+    def sole(self) -> ShareT | None:
+        """Who waits, where it is one alone."""
+        return self._order[0][2] if len(self._order) == 1 else None
+
     def first(self, now: float) -> ShareT | None:
         """Whose turn it is; None if nobody waits."""
         order = self._order
@@ -124,7 +128,12 @@ class Turns(Generic[ShareT]):
 
     def moved(self, share: ShareT, now: float) -> None:
         """Its tag may be another now."""
-        if share.key is not None:
+        if share.key is None:
+            return
+        if len(self._order) == 1:
+            share.key = (self.used(share, now) + share._outlook) / share.weight
+            self._order[0] = (share.key, share.number, share)
+        else:
             self.leave(share)
             self._insert(share, now)
 
@@ -148,9 +157,12 @@ class Turns(Generic[ShareT]):
             self.moved(share, now)
 
     def _settle(self, share: ShareT, now: float) -> None:
-        share._used = self.used(share, now)
+        if share._period == self._period:
+            share._used += share.held_blocks * (now - share._as_of)
+        else:
+            share._used = share.held_blocks * (now - self._began)
+            share._period = self._period
         share._as_of = now
-        share._period = self._period
 
     def _insert(self, share: ShareT, now: float) -> None:
         # Not `tag`: it stands in order from here on, so nothing is levelled any more.

@@ -18,7 +18,8 @@ class SmallestFirst(FifoPolicy):
 
 
 def stand(queue: Queue, each: Ticket) -> Waiting:
-    waiting = queue.draw(each, blocks=each.needs[A].worst_blocks if A in each.needs else 1, seats=1, now=0.0)
+    blocks = each.needs[A].worst_blocks if A in each.needs else 1
+    waiting = queue.draw(each, queue.line_of(each, now=0.0), blocks=blocks, seats=1)
     queue.join(waiting, now=0.0)
     return waiting
 
@@ -58,7 +59,7 @@ def test_a_ticket_stands_in_line_once_and_leaves_once() -> None:
     queue = Queue(FifoPolicy)
     waiting = stand(queue, ticket(1))
     with pytest.raises(ValueError, match="already waits"):
-        queue.join(queue.draw(ticket(1), blocks=1, seats=1, now=0.0), now=0.0)
+        queue.join(queue.draw(ticket(1), waiting.line, blocks=1, seats=1), now=0.0)
     queue.remove(waiting, now=0.0)
     with pytest.raises(ValueError, match="does not stand"):
         queue.remove(waiting, now=0.0)
@@ -66,7 +67,7 @@ def test_a_ticket_stands_in_line_once_and_leaves_once() -> None:
 
 def test_drawing_a_place_takes_none() -> None:
     queue = Queue(FifoPolicy)
-    queue.draw(ticket(1), blocks=1, seats=1, now=0.0)
+    queue.draw(ticket(1), queue.line_of(ticket(1), now=0.0), blocks=1, seats=1)
     assert not queue
     assert queue.next_deadline() is None
 
