@@ -150,6 +150,7 @@ class Writer(logging.Handler):
         self._waiting: deque[bytes | _Taken | threading.Event] = deque()
         self._some = threading.Event()
         self._at_once = threading.Event()
+        self._rests = True  # the thread, or there is none yet: whoever logs has to wake it
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
@@ -167,8 +168,10 @@ class Writer(logging.Handler):
         """What `handle` would do with the event's record, without one."""
         if len(self._waiting) >= self._limit:
             self._had_no_room += 1
-        else:
-            self._put((event, level, time.time(), fields))
+            return
+        self._waiting.append((event, level, time.time(), fields))
+        if self._rests:
+            self._wake()
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self._waiting) >= self._limit:
@@ -186,16 +189,17 @@ class Writer(logging.Handler):
 
     def _put(self, entry: "bytes | _Taken | threading.Event") -> None:
         self._waiting.append(entry)
-        if not self._some.is_set():
-            self._some.set()
-        if self._thread is None:
-            self._start()
+        if self._rests:
+            self._wake()
 
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-                self._thread.start()
+    def _wake(self) -> None:
+        self._rests = False
+        self._some.set()
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+                    self._thread.start()
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
@@ -216,8 +220,9 @@ class Writer(logging.Handler):
             if not self._waiting:
                 # Only now: while lines keep coming, whoever logs need not wake anybody.
                 self._some.clear()
-            if self._waiting:
-                self._some.set()
+                self._rests = True
+                if self._waiting:  # it came before that could be seen
+                    self._wake()
             while self._waiting:
                 self._write_some()
             self._tell_dropped()

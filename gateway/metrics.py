@@ -138,7 +138,7 @@ class _Ending:
 
 
 class Metrics:
-    """The counters and histograms of one gateway: no global state."""
+    """The counters and histograms of one gateway: no global state. What is observed of each request is observed in place."""
 
     def __init__(self, version: str, *, tenant_labels: int = 100) -> None:
         """tenant_labels: tenants that have a label of their own, in the order in which they come."""
@@ -278,10 +278,14 @@ class Metrics:
         self._rejections[pool, lane, reason].total += 1
 
     def waited(self, lane: str, ended: WaitEnded, seconds: float) -> None:
-        self._queue_wait[lane, ended].observe(seconds)
+        series = self._queue_wait[lane, ended]
+        series.counts[bisect_left(series.bounds, seconds)] += 1
+        series.total += seconds
 
     def granted(self, model: str, blocks: int) -> None:
-        self._demand[model,].observe(blocks)
+        series = self._demand[model,]
+        series.counts[bisect_left(series.bounds, blocks)] += 1
+        series.total += blocks
 
     def wasted(self, tenant: str, block_seconds: Mapping[WasteCause, float]) -> None:
         label = tenant if tenant in self._named_tenants else self._tenant_label(tenant)
@@ -299,11 +303,14 @@ class Metrics:
         self._gap[model,].observe_all(gaps_s)
 
     def used(self, model: str, prompt_tokens: int, output_tokens: int) -> None:
-        self._prompt_tokens[model,].total += prompt_tokens
-        self._output_tokens[model,].total += output_tokens
+        labels = (model,)
+        self._prompt_tokens[labels].total += prompt_tokens
+        self._output_tokens[labels].total += output_tokens
 
     def estimate_ratio(self, model: str, ratio: float) -> None:
-        self._ratio[model,].observe(ratio)
+        series = self._ratio[model,]
+        series.counts[bisect_left(series.bounds, ratio)] += 1
+        series.total += ratio
 
     def usage_missing(self, model: str) -> None:
         self._usage_missing[model,].total += 1

@@ -314,7 +314,7 @@ class Line:
             self._task.cancel()
 
     def _own_headers(self) -> Headers:
-        return own_headers(self._journal, self._rooms.controller, now=self._rooms.clock.now())
+        return own_headers(self._journal, self._rooms.controller, self._rooms.clock.now)
 
     def close(self) -> None:
         """The request has ended, however it did: its body is needed no more, and nothing more is said."""
