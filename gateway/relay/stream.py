@@ -21,7 +21,6 @@ from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.outcomes import Outcome
 from gateway.dialects.dialect import Dialect, ErrorFacts, Watcher
 from gateway.relay.downstream import Downstream, Headers
-from gateway.relay.headers import answer_headers
 from gateway.relay.timeline import Timeline
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 from gateway.relay.watchdog import Clocks
@@ -158,9 +157,8 @@ class Answer:
             except UpstreamFailed as failure:
                 broken = failure
             own_headers = [*own_headers, *told_at_end()]
-        # An event may be cut out of a stream, or an error event follow it; a plain answer keeps its length.
         if own_headers is not None:
-            headers = answer_headers(head.headers, own_headers, is_event_stream=is_stream, length_changes=is_stream)
+            headers = head.going_back(own_headers)
             goes_on = held is not None or self._exchange.has_news
             await self._downstream.write_head(head.status, headers, goes_on=goes_on)
         try:

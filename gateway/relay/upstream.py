@@ -11,11 +11,12 @@ An exchange promises:
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
+from gateway.relay.headers import answer_headers
 from gateway.relay.upstream_request import WireRequest
 
 # More than this is not handed on in one piece, unless it came in one read.
@@ -31,6 +32,7 @@ class UpstreamHead:
     """
 
     __slots__ = (
+        "_going_back",
         "content_encoding",
         "content_length",
         "content_type",
@@ -57,6 +59,34 @@ class UpstreamHead:
         self.content_encoding = _encoding(encoding) if encoding is not None else None
         self.is_chunked = first(b"transfer-encoding") is not None and _is_chunked(headers)
         self.keep_alive = first(b"keep-alive", b"")
+        self._going_back: list[tuple[bytes, bytes]] | None = None
+
+    def going_back(self, own: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The headers as they go back to the client, and `own` behind them. An event may be cut out of a stream, or an error
+        event follow it, so its length goes with the others that say nothing; a plain answer keeps its length."""
+        back = self._going_back
+        if back is None:
+            is_stream = self.is_event_stream
+            back = answer_headers(self.headers, is_event_stream=is_stream, length_changes=is_stream)
+            if any(name == b"date" and (name, value) in back for name, value in self.headers):
+                self._going_back = back  # the Date in it is the engine's, not ours of this instant
+        return [*back, *own]
+
+    def of_length(self, body_bytes: int) -> "UpstreamHead":
+        """The same head but for the length of its body."""
+        other = object.__new__(UpstreamHead)
+        length = (b"content-length", b"%d" % body_bytes)
+        other.headers = [length if header[0] == b"content-length" else header for header in self.headers]
+        going_back = self._going_back
+        other._going_back = (
+            None if going_back is None else [length if header[0] == b"content-length" else header for header in going_back]
+        )
+        other.status, other.reason = self.status, self.reason
+        other.content_type, other.is_event_stream = self.content_type, self.is_event_stream
+        other.content_length, other.has_length = body_bytes, True
+        other.content_encoding = self.content_encoding
+        other.is_chunked, other.keep_alive = False, self.keep_alive
+        return other
 
 
 def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:

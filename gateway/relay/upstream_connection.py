@@ -17,6 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
+from gateway.relay.known_answer import KnownAnswer
 from gateway.relay.upstream import UpstreamExchange, UpstreamHead
 
 HEAD_LIMIT_BYTES = 64 * 1024  # also for trailers, and for anything else that is not body and does not end
@@ -27,7 +28,9 @@ _STATED_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,6})")
 
 
 class Owner(Protocol):
-    """Who keeps the connections: the pool."""
+    """Who keeps the connections: the pool. answers: what it knows of the heads that come on them."""
+
+    answers: KnownAnswer
 
     def settled(self, connection: "UpstreamConnection") -> None:
         """The connection can carry another request."""
@@ -49,10 +52,34 @@ class UpstreamConnection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_backend", "_ends_with_eof", "_exchange", "_fault", "_field_bytes", "_has_answered", "_has_ended_chunk", "_has_head",
-        "_has_progress", "_has_surplus", "_headers", "_is_between_chunks", "_is_head_request", "_is_interim", "_is_paused",
-        "_is_whole", "_keeps_alive", "_owner", "_parser", "_parts", "_quiet_bytes", "_reason", "_retry_window_s",
-        "_transport", "_was_fresh", "idle_limit_s", "idle_since", "is_fresh",
+        "_backend",
+        "_ends_with_eof",
+        "_exchange",
+        "_fault",
+        "_field_bytes",
+        "_has_answered",
+        "_has_ended_chunk",
+        "_has_progress",
+        "_has_surplus",
+        "_head",
+        "_headers",
+        "_is_between_chunks",
+        "_is_head_request",
+        "_is_interim",
+        "_is_paused",
+        "_is_whole",
+        "_keeps_alive",
+        "_owner",
+        "_parser",
+        "_parts",
+        "_quiet_bytes",
+        "_reason",
+        "_retry_window_s",
+        "_transport",
+        "_was_fresh",
+        "idle_limit_s",
+        "idle_since",
+        "is_fresh",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, backend: BackendName, *, default_idle_limit_s: float, retry_window_s: float) -> None:
@@ -77,7 +104,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._quiet_bytes = 0
         self._parts: list[bytes] = []
         self._has_answered = False
-        self._has_head = False
+        self._head: UpstreamHead | None = None
         self._has_progress = False
         self._is_interim = False
         self._has_ended_chunk = False  # a chunk's end was the last that the parser told of
@@ -149,9 +176,13 @@ class UpstreamConnection(asyncio.Protocol):
             # The parser would only be back where it is now.
             exchange.take(chunk, data)
             return
-        if not self._has_answered:
+        is_first = not self._has_answered
+        if is_first:
             self._has_answered = True
             exchange.request = None
+            if not self._is_head_request and (known := self._owner.answers.read(data)) is not None:
+                self._take_whole(exchange, *known)
+                return
         self._has_progress = False
         broken: str | None = None
         try:
@@ -168,6 +199,8 @@ class UpstreamConnection(asyncio.Protocol):
         # It would have told of a whole line with a size: where a line ends here, none has begun.
         self._is_between_chunks = self._has_ended_chunk and data.endswith(b"\r\n")
         if self._is_whole:
+            if is_first and self._keeps_alive and not self._has_surplus and self._head is not None:
+                self._owner.answers.learn(data, self._head)
             self._settle(exchange)
             return
         if broken is None and not self._has_progress:
@@ -184,7 +217,7 @@ class UpstreamConnection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             self._owner.lost(self)
-        elif self._has_head and self._ends_with_eof:
+        elif self._head is not None and self._ends_with_eof:
             self._settle(exchange)
         else:
             self._break("the connection was closed")
@@ -197,6 +230,20 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = None
 
     # How an answer ends.
+
+    def _take_whole(self, exchange: UpstreamExchange, head: UpstreamHead, body: bytes) -> None:
+        """A whole answer has come, which the parser need not see."""
+        self._head = head
+        self._keeps_alive = True
+        self._obey(head)
+        exchange.begin(head)
+        exchange.take(body, None)
+        self._settle(exchange)
+
+    def _obey(self, head: UpstreamHead) -> None:
+        """What the engine says of its patience: half of it, since our request must arrive before it is over."""
+        if head.keep_alive and (stated := _STATED_TIMEOUT.search(head.keep_alive.lower())):
+            self.idle_limit_s = min(int(stated[1]) / 2, STATED_IDLE_LIMIT_S)
 
     def _settle(self, exchange: UpstreamExchange) -> None:
         self._exchange = None
@@ -231,7 +278,7 @@ class UpstreamConnection(asyncio.Protocol):
             exchange.may_resend = False
             self._owner.resend(exchange)
             return
-        stage = UpstreamStage.BODY if self._has_head else UpstreamStage.HEAD
+        stage = UpstreamStage.BODY if self._head is not None else UpstreamStage.HEAD
         exchange.end(UpstreamFailed(self._backend, stage, detail))
 
     # What the parser calls, within data_received.
@@ -241,14 +288,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._has_surplus = True
 
     def on_status(self, status: bytes) -> None:
-        if not self._has_head:
+        if self._head is None:
             self._reason += status
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._field_bytes += len(name) + len(value) + 4
         if self._field_bytes > HEAD_LIMIT_BYTES:
             self._refuse(f"the answer's head is larger than {HEAD_LIMIT_BYTES} bytes")
-        if self._has_head:
+        if self._head is not None:
             return  # a trailer: it belongs to this hop
         if len(self._headers) >= HEAD_LIMIT_FIELDS:
             self._refuse(f"the answer's head has more than {HEAD_LIMIT_FIELDS} fields")
@@ -256,7 +303,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         exchange, parser = self._exchange, self._parser
-        if exchange is None or parser is None or self._has_head:
+        if exchange is None or parser is None or self._head is not None:
             return
         status = parser.get_status_code()
         if status == 101 or status < 100:
@@ -266,13 +313,10 @@ class UpstreamConnection(asyncio.Protocol):
             return
         # Asked later, once the message is complete, the parser says no to everybody.
         self._keeps_alive = parser.should_keep_alive()
-        self._has_head = True
         self._has_progress = True
         self._field_bytes = 0
         head = UpstreamHead(status, self._reason, self._headers)
-        if head.keep_alive and (stated := _STATED_TIMEOUT.search(head.keep_alive.lower())):
-            # Half of it: our request must arrive before the engine loses patience.
-            self.idle_limit_s = min(int(stated[1]) / 2, STATED_IDLE_LIMIT_S)
+        self._obey(head)
         if self._is_head_request or status in (204, 304):
             self._is_whole = True
             if not self._is_head_request:
@@ -280,6 +324,7 @@ class UpstreamConnection(asyncio.Protocol):
                 head.headers = [field for field in head.headers if field[0] != b"content-length"]
         else:
             self._ends_with_eof = not (head.has_length or head.is_chunked)
+        self._head = head
         exchange.begin(head)
 
     def on_body(self, body: bytes) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
+from gateway.relay.known_answer import KnownAnswer
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_address import UpstreamAddress
 from gateway.relay.upstream_connection import UpstreamConnection
@@ -78,6 +79,7 @@ class UpstreamPool:
         self._resends: dict[asyncio.Task[None], UpstreamExchange] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self.answers = KnownAnswer()
 
     @property
     def open_connections(self) -> int:

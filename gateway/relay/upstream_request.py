@@ -32,9 +32,10 @@ def write_request(method: bytes, target: bytes, headers: Sequence[tuple[bytes, b
     break out of its line (CR, LF, NUL; a blank in the request line), ValueError for a framing header: our own mistake.
     """
     head = request_line(method, target) + checked_lines(headers)
-    if body or method not in _BODILESS:
-        return with_body(head, body)
-    return WireRequest((head + b"\r\n",), method == b"HEAD")
+    has_body = body or method not in _BODILESS
+    request = with_body(head, body) if has_body else WireRequest((head + b"\r\n",), is_head=False)
+    request.is_head = method == b"HEAD"
+    return request
 
 
 def request_line(method: bytes, target: bytes) -> bytes:

@@ -23,13 +23,13 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from gateway.relay.known_head import MOST_DIGITS, KnownHead, known_head
 from gateway.web.cycle import Cycle, http_scope
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.flow import Flow
 from gateway.web.inference import Inference
 from gateway.web.inference_head import InferenceHead
-from gateway.web.known_head import MOST_DIGITS, KnownHead, known_head
 from gateway.web.last_words import last_words
 from gateway.web.request_head import HeadFields, fault_of, framing_of, path_and_query
 from gateway.web.wire_client import WireClient
@@ -84,7 +84,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._field_bytes = 0
         self._in_head = False
         self._is_between = True  # for the parser the next byte is the first of a request
-        self._known: KnownHead | None = None
+        self._known: KnownHead[InferenceHead] | None = None
         self._fresh: InferenceHead | None = None  # has come in this read, and may come again
         self._unseen = 0  # heads that were kept, and did not come again
         self._has_progress = False
@@ -127,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
             if body is not None and len(body) <= _UNREAD_BODY_BYTES:
                 self._unseen = self._quiet_bytes = 0
                 self._door.idle.end(self)
-                self._serve(known.head, keep_alive=True).take_whole(body)
+                self._serve(known.facts, keep_alive=True).take_whole(body)
                 return
         if self._is_deaf:
             self._unread_bytes += len(data)
@@ -149,7 +149,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._fresh = None
             if was_between and self._unseen < _MOST_UNSEEN:
                 self._unseen += 1
-                self._known = known_head(data, fresh)
+                self._known = known_head(data, b"POST " + fresh.target + b" HTTP/1.1", fresh.headers, fresh)
         if self._has_progress:
             self._quiet_bytes = 0
             return

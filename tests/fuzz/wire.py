@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from gateway.core.names import BackendName
+from gateway.relay.known_answer import KnownAnswer
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_connection import UpstreamConnection
 from gateway.relay.upstream_request import write_request
@@ -44,6 +45,7 @@ class Keeper:
     """Stands where the pool stands."""
 
     def __init__(self) -> None:
+        self.answers = KnownAnswer()
         self.is_kept = False
         self.is_lost = False
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.core.names import BackendName
+from gateway.relay.known_answer import KnownAnswer
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_connection import UpstreamConnection, only_chunk
 from gateway.relay.upstream_request import write_request
@@ -63,6 +64,7 @@ class Keeper:
 
     def __init__(self) -> None:
         self.fate = ""
+        self.answers = KnownAnswer()
 
     def settled(self, connection: UpstreamConnection) -> None:
         self.fate = "kept"

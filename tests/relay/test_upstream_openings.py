@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
+from gateway.relay.known_answer import KnownAnswer
 from gateway.relay.upstream import UpstreamExchange
 from gateway.relay.upstream_connection import UpstreamConnection
 from gateway.relay.upstream_openings import AT_FIRST, AT_MOST, UpstreamOpenings
@@ -30,6 +31,7 @@ class Wire:
         self.asked: list[asyncio.Future[None]] = []
         self.most_asked = 0
         self.open: set[UpstreamConnection] = set()
+        self.answers = KnownAnswer()
         self.spare: list[UpstreamConnection] = []
         self.openings = UpstreamOpenings(
             self._connect,

@@ -48,3 +48,8 @@ def test_a_target_is_one_word(target: bytes) -> None:
 def test_nobody_else_frames(name: bytes) -> None:
     with pytest.raises(ValueError):
         write_request(b"POST", b"/", [HOST, (name, b"1")], b"x")
+
+
+@pytest.mark.parametrize(("method", "body", "is_head"), [(b"HEAD", b"", True), (b"HEAD", b"{}", True), (b"POST", b"", False)])
+def test_the_answer_to_head_has_no_body_whatever_the_request_has(method: bytes, body: bytes, is_head: bool) -> None:
+    assert write_request(method, b"/", [], body).is_head == is_head

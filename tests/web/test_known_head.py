@@ -17,11 +17,11 @@ from uvicorn.server import ServerState
 
 from gateway.core.errors import InvalidRequest
 from gateway.metrics import Metrics
+from gateway.relay.known_head import MOST_BYTES, known_head
 from gateway.web.door import Door, DoorLimits, DoorReason
 from gateway.web.http_protocol import HttpProtocol
 from gateway.web.inference import Inference
 from gateway.web.inference_head import InferenceHead
-from gateway.web.known_head import MOST_BYTES, known_head
 
 LIMITS: Final = DoorLimits(header_bytes=8192, headers=16, url_bytes=256, header_s=9.0, idle_s=9.0, pipelined=2)
 LINE: Final = b"POST /v1/chat/completions HTTP/1.1"
@@ -189,8 +189,8 @@ async def test_a_head_that_came_in_one_read_is_known_however_its_body_came() -> 
     assert await check(FIRST[:-1], FIRST[-1:], request(b"[]")) == 1
 
 
-async def test_leading_zeros_are_digits() -> None:
-    assert await check(FIRST, request(length=b"002")) == 1
+async def test_a_length_with_leading_zeros_is_for_the_parser() -> None:
+    assert await check(FIRST, request(length=b"002")) == 0
 
 
 async def test_what_follows_from_a_head_is_shared_by_all_requests_that_bring_it() -> None:
@@ -335,7 +335,8 @@ def test_only_what_the_parser_said_of_a_head_is_believed() -> None:
     assert found is not None
     inference = InferenceHead(*found, [(b"host", b"x"), (b"content-length", b"2")])
     plain = request(fields=[b"host: x", b"content-length: 2"])
-    known = known_head(plain, inference)
+    line = b"POST " + inference.target + b" HTTP/1.1"
+    known = known_head(plain, line, inference.headers, inference)
     assert known is not None
     assert known.body_of(plain) == b"{}"
     for other in (
@@ -348,7 +349,7 @@ def test_only_what_the_parser_said_of_a_head_is_believed() -> None:
         request(fields=[b"host: x"]),
         b"",
     ):
-        assert known_head(other, inference) is None
+        assert known_head(other, line, inference.headers, inference) is None
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
