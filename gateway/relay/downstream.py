@@ -50,7 +50,9 @@ class Downstream(Protocol):
 
 
 class Client(Downstream, Protocol):
-    """A downstream whose request is still to be read."""
+    """A downstream whose request is still to be read. stated_bytes: how long the body will be, where its head does not say."""
+
+    stated_bytes: int | None
 
     async def read_body(self, limit_bytes: int, take: Callable[[int], None]) -> bytes:
         """The whole request body. Raises InvalidRequest above the limit; sets `gone` and calls back if the client leaves.
@@ -86,6 +88,7 @@ class AsgiDownstream:
     def __init__(self, receive: Receive, send: Send) -> None:
         self.gone = False
         self.blocked_since: float | None = None
+        self.stated_bytes: int | None = None
         self._receive = receive
         self._send = send
         self._callback: Callable[[], None] | None = None

@@ -1,11 +1,11 @@
-"""A head that has come before: whoever sends it again, byte for byte but for the digits of its length, with the whole body
-behind it and nothing more, is served as the parser read that head the first time, and it need not see it.
+"""A head that has come before: whoever sends it again, byte for byte but for the digits of its length, with nothing behind it
+but its body or the beginning of that, is served as the parser read that head the first time, and it need not see it, nor
+the body.
 
 Why this is no second opinion on what a message is: the parser stands between two messages, so it would read the same bytes
 in the same way, and it has read all of them before but the digits. Those stand in the one `content-length` of a head without
-a transfer coding, so they are all that frames the body; they count only as plain digits, and only if exactly so many bytes
-are behind the head. Everything else is for the parser, which has not moved meanwhile: split heads, split bodies, whatever
-comes behind a message.
+a transfer coding, so they are all that frames the body; they count only as plain digits, and only of a body that is not
+empty. Everything else is for the parser, which has not moved meanwhile: split heads, and whatever comes behind a message.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from typing import Final, Generic, TypeVar
 MOST_DIGITS: Final = 15
 # Of a connection one head is kept, and an idle connection must stay cheap.
 MOST_BYTES: Final = 4096
+
+_NOT_THIS: Final = (b"", 0)
 
 Facts = TypeVar("Facts")
 
@@ -30,16 +32,25 @@ class KnownHead(Generic[Facts]):
         self._behind = behind
 
     def body_of(self, data: bytes) -> bytes | None:
-        """The body, if `data` is this head and its whole body, of a byte at least; None for everything else."""
+        """The body, if `data` is this head and its whole body; None for everything else."""
+        body, length = self.part_of(data)
+        return body if length and len(body) == length else None
+
+    def part_of(self, data: bytes) -> tuple[bytes, int]:
+        """What there is of the body, and how long the whole one will be, if `data` is this head and no more than its body;
+        a length of 0 for everything else."""
         before, behind = self._before, self._behind
         if not data.startswith(before):
-            return None
+            return _NOT_THIS
         start = len(before)
         end = data.find(b"\r", start, start + MOST_DIGITS + 1)
         if end < 0 or not data.startswith(behind, end):
-            return None
-        body = data[end + len(behind) :]
-        return body if body and data[start:end] == b"%d" % len(body) else None
+            return _NOT_THIS
+        digits = data[start:end]
+        if not digits.isdigit() or digits.startswith(b"0"):
+            return _NOT_THIS
+        body, length = data[end + len(behind) :], int(digits)
+        return (body, length) if len(body) <= length else _NOT_THIS
 
 
 def known_head(data: bytes, first_line: bytes, headers: Sequence[tuple[bytes, bytes]], facts: Facts) -> KnownHead[Facts] | None:

@@ -4,16 +4,18 @@ HTTP/1.0 gets its answer without chunks and sees when it broke off, a body that 
 answer, 100 is said to nobody who has not waited for it, and how the connection ends is left to the protocol.
 """
 
+import asyncio
 import socket
 import struct
-from typing import Final
+from typing import Final, Self
 from urllib.parse import unquote
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent, HTTPScope
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gateway.core.errors import InvalidRequest
 from gateway.relay.headers import date_header
+from gateway.web.request_head import path_and_query
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -82,6 +84,31 @@ class Cycle(RequestResponseCycle):
             if sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
+
+    @classmethod
+    def on(cls, connection: HttpToolsProtocol, version: str, expectation: bytes | None) -> Self | None:
+        """That of a request whose head a connection has read; None if its target is refused. version: of HTTP."""
+        parser = connection.parser
+        method = parser.get_method()
+        target = path_and_query(method, connection.url)
+        if target is None:
+            return None
+        scope = connection.scope = http_scope(method, *target, version=version, headers=connection.headers)
+        scope["server"], scope["client"], scope["scheme"] = connection.server, connection.client, connection.scheme or "http"
+        scope["state"] = connection.app_state.copy()
+        return cls(
+            scope=scope,
+            transport=connection.transport,
+            flow=connection.flow,
+            logger=connection.logger,
+            access_logger=connection.access_logger,
+            access_log=False,
+            default_headers=connection.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=expectation is not None and version == "1.1",
+            keep_alive=version == "1.1" and parser.should_keep_alive(),
+            on_response=connection.on_response_complete,
+        )
 
     async def receive(self) -> ASGIReceiveEvent:
         if self.waiting_for_100_continue and (self.body or not self.more_body):

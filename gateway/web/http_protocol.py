@@ -24,14 +24,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.relay.known_head import MOST_DIGITS, KnownHead, known_head
-from gateway.web.cycle import Cycle, http_scope
+from gateway.web.cycle import Cycle
 from gateway.web.door import Door, DoorReason
 from gateway.web.error_answers import answer_at_door
 from gateway.web.flow import Flow
 from gateway.web.inference import Inference
 from gateway.web.inference_head import InferenceHead
 from gateway.web.last_words import last_words
-from gateway.web.request_head import HeadFields, fault_of, framing_of, path_and_query
+from gateway.web.request_head import HeadFields, fault_of, framing_of
 from gateway.web.wire_client import WireClient
 
 # Read behind a request that is not answered yet, and never looked at: a client that sends more does not want an answer.
@@ -53,8 +53,8 @@ class HttpProtocol(HttpToolsProtocol):
     # A dict of all that, and a second line of uvicorn's that is never used, took a tenth of an idle stream's memory.
     __slots__ = (
         "_answering", "_door", "_field_bytes", "_framing_after_offer", "_fresh", "_has_progress", "_in_head", "_inference",
-        "_is_between", "_is_deaf", "_is_replaying", "_known", "_last_word", "_limits", "_queued", "_quiet_bytes", "_reading",
-        "_reason", "_turned_away", "_unread_bytes", "_unseen", "_unsent", "address",
+        "_is_between", "_is_deaf", "_is_replaying", "_known", "_last_word", "_limits", "_owed_bytes", "_queued", "_quiet_bytes",
+        "_reading", "_reason", "_turned_away", "_unread_bytes", "_unseen", "_unsent", "address",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +86,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._is_between = True  # for the parser the next byte is the first of a request
         self._known: KnownHead[InferenceHead] | None = None
         self._fresh: InferenceHead | None = None  # has come in this read, and may come again
+        self._owed_bytes = 0  # of the body behind a known head, which the parser does not see
         self._unseen = 0  # heads that were kept, and did not come again
         self._has_progress = False
         self._quiet_bytes = 0
@@ -121,14 +122,6 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        known = self._known
-        if known is not None and self._is_between and self._answering is None and not self._is_deaf:
-            body = known.body_of(data)
-            if body is not None and len(body) <= _UNREAD_BODY_BYTES:
-                self._unseen = self._quiet_bytes = 0
-                self._door.idle.end(self)
-                self._serve(known.facts, keep_alive=True).take_whole(body)
-                return
         if self._is_deaf:
             self._unread_bytes += len(data)
             if self._answering is not None and self._unread_bytes > _UNREAD_LIMIT_BYTES:
@@ -138,6 +131,10 @@ class HttpProtocol(HttpToolsProtocol):
             self._say(self._turned_away)
             return
         self._has_progress = False
+        if self._owed_bytes:
+            data = self._take_owed(data)
+        elif self._known is not None and self._is_between and self._answering is None and self._take_known(self._known, data):
+            return
         was_between, rest = self._is_between, data
         try:
             while rest:
@@ -157,6 +154,28 @@ class HttpProtocol(HttpToolsProtocol):
         if self._quiet_bytes > self._limits.header_bytes:
             # A field without end, line ends before a request, trailers or chunk extensions: the parser keeps those, not we.
             self._stop(DoorReason.HEADERS_TOO_LARGE if self._in_head else DoorReason.MALFORMED)
+
+    def _take_known(self, known: KnownHead[InferenceHead], data: bytes) -> bool:
+        """Begin the request, if this is a head that is known and no more than its body."""
+        body, length = known.part_of(data)
+        if not length:
+            return False
+        self._unseen = self._quiet_bytes = 0
+        self._door.idle.end(self)
+        self._reading = client = self._serve(known.facts, keep_alive=True)
+        client.stated_bytes = self._owed_bytes = length
+        self._take_owed(body)
+        return True
+
+    def _take_owed(self, data: bytes) -> bytes:
+        """More of the body behind a known head. Returns what comes behind that."""
+        body = data[: self._owed_bytes]  # the very same bytes, if it is all of them
+        self._owed_bytes -= len(body)
+        if body:
+            self.on_body(body)
+        if not self._owed_bytes:
+            self.on_message_complete()
+        return data[len(body) :]
 
     def _feed(self, data: bytes) -> bytes:
         """Parse. Returns what is left where the parser stopped at an offered upgrade, which nobody need accept."""
@@ -255,22 +274,12 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse(fault)
         if self._answering is None and fields.expectation is None and version == "1.1" and self._begin_inference():
             return
-        self._fill_scope(version)
+        cycle = Cycle.on(self, version, fields.expectation)
+        if cycle is None:
+            self._refuse(DoorReason.MALFORMED)
         if self.parser.should_upgrade():
             self._framing_after_offer = framing_of(fields.codings, fields.length)
-        self.cycle = self._reading = cycle = Cycle(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=fields.expectation is not None and version == "1.1",
-            keep_alive=version == "1.1" and self.parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
+        self.cycle = self._reading = cycle
         if self._answering is None:
             self._start(cycle)
         elif len(self._queued) < self._limits.pipelined:
@@ -299,16 +308,6 @@ class HttpProtocol(HttpToolsProtocol):
         client.task = self.loop.create_task(self._inference.serve_wire(head, client, self.tasks))
         self.tasks.add(client.task)
         return client
-
-    def _fill_scope(self, version: str) -> None:
-        """What ASGI is told of the request."""
-        method = self.parser.get_method()
-        target = path_and_query(method, self.url)
-        if target is None:
-            self._refuse(DoorReason.MALFORMED)
-        self.scope = http_scope(method, *target, version=version, headers=self.headers)
-        self.scope["server"], self.scope["client"], self.scope["scheme"] = self.server, self.client, self.scheme or "http"
-        self.scope["state"] = self.app_state.copy()
 
     def on_body(self, body: bytes) -> None:
         self._has_progress = True

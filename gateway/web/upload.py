@@ -58,8 +58,11 @@ async def read_upload(
 ) -> bytes:
     """The body, once it has come. Raises InvalidRequest if it is too large, which a stated length tells before a byte is read,
     or too late; Rejected if there is no room for it, as `take` says, which is told the bytes of each part."""
-    length = header_value(headers, b"content-length")
-    if length is not None and length.isdigit() and int(length) > limit_bytes:
+    stated_bytes = client.stated_bytes
+    if stated_bytes is None:
+        length = header_value(headers, b"content-length")
+        stated_bytes = int(length) if length is not None and length.isdigit() else 0
+    if stated_bytes > limit_bytes:
         raise too_large(limit_bytes)
     try:
         async with asyncio.timeout(timeout_s):

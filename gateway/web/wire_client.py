@@ -34,6 +34,7 @@ class WireClient:
 
     keep_alive: the connection may carry another request. on_answered: called when the answer has been written whole.
     task: the one that serves it, as the protocol says before that begins.
+    stated_bytes: how long the body will be, if that is not what its head says.
     more_body, unread_bytes, response_complete, is_last: as a cycle has them, for the protocol.
     """
 
@@ -56,6 +57,7 @@ class WireClient:
         "keep_alive",
         "more_body",
         "response_complete",
+        "stated_bytes",
         "task",
         "unread_bytes",
     )
@@ -76,6 +78,7 @@ class WireClient:
         self.more_body = True
         self.task: asyncio.Task[None]
         self.response_complete = False
+        self.stated_bytes: int | None = None
         self._transport = transport
         self._flow = flow
         self._loop = loop
@@ -97,12 +100,6 @@ class WireClient:
         self._unread.append(data)
         self.unread_bytes += len(data)
         self._wake()
-
-    def take_whole(self, body: bytes) -> None:
-        """The whole body has come at once, before anybody waited for it."""
-        self._unread.append(body)
-        self.unread_bytes = len(body)
-        self.more_body = False
 
     def end_body(self) -> None:
         """The body is whole."""
