@@ -118,8 +118,9 @@ class Book:
             drain.released(charged_blocks, reservation.seats, now=now)
         if self._observes:
             self._granting.observe_pressure(ticket, now=now)
-        if self._queue.waiting:
-            self._granting.stir_for(reservation)
+        if not self._queue.waiting:
+            return Changes((), (), charged_blocks)
+        self._granting.stir_for(reservation)
         return self._granting.settle(released_blocks=charged_blocks, now=now)
 
     def reweigh(self, ticket_id: TicketId, needs: Mapping[BackendName, Need], *, now: float) -> Changes:

@@ -44,10 +44,8 @@ class Refusals:
         What waiting can never cure comes first, so that nobody is told to come back in vain.
         """
         ticket, line = waiting.ticket, waiting.line
-        if self.never_fits(ticket):
-            return self.refuse(ticket, RejectReason.KV_BUDGET)
         if not self._can_be_served(ticket):
-            return self.refuse(ticket, RejectReason.NO_BACKEND)
+            return self.refuse(ticket, RejectReason.KV_BUDGET if self.never_fits(ticket) else RejectReason.NO_BACKEND)
         wait_s = self._predicted_wait_s(waiting, is_new=True, now=now)
         if ticket.deadline <= now:
             return self.refuse(ticket, RejectReason.QUEUE_TIMEOUT, wait_s)

@@ -43,7 +43,7 @@ class Weighed:
 def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed | None:
     """What `weigh` says wherever the bound decides, which takes no waiting; None where it does not."""
     choices = rooms.choices
-    count = bound_of(request, _media_of(rooms, pool) if rooms.media else ())
+    count = bound_of(request, _media_of(rooms, pool)) if rooms.media else bound_of(request)
     offers: dict[BackendName, Offer] = {}
     for view in pool.planned:
         assert view.capacity is not None

@@ -83,6 +83,33 @@ def test_a_history_of_one_length_is_charged_exactly(prompt: int, tokens: int, ca
         assert bench.charged == WEIGHING.sequence_blocks(prompt + tokens)
 
 
+def test_what_runs_counts_among_the_lengths_from_its_first_tokens_until_its_end() -> None:
+    """Those that run past all that ended say that the next one may as well. Who has no token yet says nothing."""
+    bench = Bench(blocks=200_000)
+    bench.has_seen(*[100] * 200)
+    running = [bench.join() for _ in range(400)]
+    bench.has_seen(*[100] * 20)
+    fresh = bench.join()
+    assert fresh is not None
+    assert fresh.charged_blocks == WEIGHING.sequence_blocks(200)
+
+    for granted in running:
+        assert granted is not None
+        bench.book.progress(granted.ticket.id, 800, now=1.0)
+    bench.has_seen(*[100] * 20)
+    later = bench.join()
+    assert later is not None
+    assert later.charged_blocks > fresh.charged_blocks
+
+    for granted in running:
+        assert granted is not None
+        bench.book.release(granted.ticket.id, now=2.0)
+    bench.has_seen(*[100] * 20)
+    last = bench.join()
+    assert last is not None
+    assert last.charged_blocks == fresh.charged_blocks
+
+
 def test_it_is_never_charged_above_its_cap() -> None:
     bench = Bench()
     bench.has_seen(*[3_000] * 100)
