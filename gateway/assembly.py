@@ -67,6 +67,7 @@ log = logging.getLogger("kvgate")
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
+_LOOK_AFTER_OBJECTS: Final = 10_000
 _LAG_PERIOD_S: Final = 0.5
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
@@ -259,6 +260,8 @@ class Gateway:
         # What is here now stays: looked through at every full collection, it cost a sixth of a request.
         gc.collect()
         gc.freeze()
+        # What a request was is gone at its end: a look after 700 new objects, which a wave of 30 requests makes, finds nothing.
+        gc.set_threshold(_LOOK_AFTER_OBJECTS)
         log.info("listening", extra={"fields": addresses})
         try:
             await self._stop_asked.wait()
