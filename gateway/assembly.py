@@ -6,7 +6,6 @@ timeout to end. A second signal ends it at once.
 """
 
 import asyncio
-import gc
 import logging
 import random
 import signal
@@ -29,6 +28,7 @@ from gateway.backends.roster import Roster
 from gateway.backends.view import BackendView
 from gateway.books.memory import memory_book
 from gateway.clock import Clock, MonotonicClock
+from gateway.collector import collect_in_quiet, keep_what_is_here
 from gateway.core.commitment import Evidence
 from gateway.core.decisions import Mode
 from gateway.core.guards import Guards
@@ -67,8 +67,8 @@ log = logging.getLogger("kvgate")
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
-_LOOK_AFTER_OBJECTS: Final = 10_000
 _LAG_PERIOD_S: Final = 0.5
+_QUIET: Final = 8  # requests and streams under way: looking at all of them is soon done
 # The admin port is for a few: dashboards, probes, people.
 _ADMIN_CONNECTIONS: Final = 128
 _ADMIN_BODIES_BYTES: Final = 4 << 20
@@ -251,17 +251,14 @@ class Gateway:
         self._own(self._controller.pump(), "pump")
         self._own(self._watchdog.run(), "watchdog")
         self._own(self._measure_lag(), "loop lag")
+        self._own(collect_in_quiet(self._clock, is_quiet=lambda: len(self._rooms.running) <= _QUIET), "collector")
         serving = [asyncio.create_task(server.serve(sockets=[sock]), name="server") for server, sock in servers]
         for server_task in serving:
             server_task.add_done_callback(self._ended_early)
         addresses = {"url": url_of(data_socket)}
         if admin_socket is not None:
             addresses["admin_url"] = url_of(admin_socket)
-        # What is here now stays: looked through at every full collection, it cost a sixth of a request.
-        gc.collect()
-        gc.freeze()
-        # What a request was is gone at its end: a look after 700 new objects, which a wave of 30 requests makes, finds nothing.
-        gc.set_threshold(_LOOK_AFTER_OBJECTS)
+        keep_what_is_here()
         log.info("listening", extra={"fields": addresses})
         try:
             await self._stop_asked.wait()
