@@ -201,6 +201,40 @@ def test_a_scrape_of_many_series_comes_in_small_pieces_of_one_instant() -> None:
     assert max(map(len, pieces)) < len(whole) / 10
 
 
+class Granted:
+    """An addition: one granted request."""
+
+    def add_to(self, metrics: Metrics) -> None:
+        metrics.granted("m", 1)
+
+
+def test_what_is_added_later_is_in_the_next_scrape_and_once() -> None:
+    metrics = Metrics("1")
+    for number in range(1, 101):
+        metrics.add(Granted())
+        if number % 7 == 0:
+            assert f'kvgate_demand_blocks_count{{model="m"}} {number}.0' in metrics.exposition().decode()
+    assert metrics.exposition() == metrics.exposition()
+
+
+def test_additions_do_not_gather_until_somebody_scrapes() -> None:
+    metrics = Metrics("1")
+    for _ in range(1_000):
+        metrics.add(Granted())
+    assert len(metrics._additions) < 100
+
+
+def test_what_is_added_while_a_scrape_is_rendered_is_in_the_next_one() -> None:
+    metrics = Metrics("1")
+    metrics.add(Granted())
+    pieces = metrics.pieces()
+    first = next(pieces)
+    for _ in range(100):
+        metrics.add(Granted())
+    assert b'kvgate_demand_blocks_count{model="m"} 1.0' in b"".join([first, *pieces])
+    assert b'kvgate_demand_blocks_count{model="m"} 101.0' in metrics.exposition()
+
+
 # The README's table
 
 

@@ -19,10 +19,10 @@ from gateway.core.offer import Offer, PromptCount
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.request import InferenceRequest
 from gateway.core.tenant import ANONYMOUS_TERMS
-from gateway.core.waste import waste
 from gateway.dialects.dialect import Watcher
-from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics, WaitEnded
+from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline
+from gateway.web.ended import Ended, Held
 from gateway.web.open_requests import RequestRow
 from gateway.web.recent import Recent, Refusal
 from gateway.web.request_line import REQUEST, RequestLine, milliseconds
@@ -50,19 +50,12 @@ GONE_IN: Final[Mapping[Phase, Outcome]] = {
     Phase.STREAMING: Outcome.CLIENT_GONE_STREAMING,
 }
 
-# How a wait in line ended, in the words of kvgate_queue_wait_seconds.
-_WAIT_ENDED: Final[Mapping[Outcome, WaitEnded]] = {
-    Outcome.TIMEOUT_QUEUE: WaitEnded.TIMEOUT,
-    Outcome.CLIENT_GONE_QUEUED: WaitEnded.CLIENT_GONE,
-}
-
 # As a member of its enum each would cost a tenth of a microsecond to find, on every request.
 _UPLOAD: Final = Phase.UPLOAD
 _WAITING: Final = Phase.WAITING
 _QUEUED_PLACE: Final = Place.QUEUED
 _IN_FLIGHT_PLACE: Final = Place.IN_FLIGHT
 _GATEWAY_ERROR: Final = Outcome.GATEWAY_ERROR
-_GRANTED: Final = WaitEnded.GRANTED
 
 
 class Journal:
@@ -170,7 +163,7 @@ class Journal:
 
     def end(self, outcome: Outcome, now: float) -> None:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
-        times, watcher, weighed = self.timeline, self.watcher, self.weighed
+        times, watcher, weighed, metrics = self.timeline, self.watcher, self.weighed, self._metrics
         times.ended = now
         self._entry.end(outcome)
         model, would_have = self.model_label, self._would_have()
@@ -181,18 +174,34 @@ class Journal:
             counted_tokens = weighed.count.total
             if times.body_read is not None:
                 waited_s = (now if times.granted is None else times.granted) - times.body_read
-        self._measure(outcome, model, would_have, waited_s, first_token_s, now)
-        if usage is not None:
-            self._metrics.used(model, usage.prompt_tokens, usage.output_tokens)
-            if weighed is not None and usage.prompt_tokens and weighed.count.largest is not None:
-                self._metrics.estimate_ratio(model, weighed.count.total / usage.prompt_tokens)
-            self._measure_waste(usage)
-        elif watcher is not None and outcome in (Outcome.COMPLETED, Outcome.CAPPED):
-            self._metrics.usage_missing(model)
+        ended = Ended(
+            model,
+            outcome,
+            self.terms.name,
+            self.lane,
+            now - times.arrived,
+            times.granted is not None,
+            waited_s,
+            first_token_s,
+            times.upstream_first_token_s,
+            times.take_gaps() if times.gaps else (),
+            usage.prompt_tokens if usage is not None else None,
+            usage.output_tokens if usage is not None else 0,
+            counted_tokens if weighed is not None and weighed.count.largest is not None else None,
+            self._held() if usage is not None else None,
+        )
+        metrics.add(ended)
+        if self.reason is not None:
+            metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, self.lane, self.reason)
+            self._remember(self.reason, model, now)
+        if would_have is not None and self.pool is not None:
+            metrics.would_have(self.pool.name, would_have)
+        if usage is None and watcher is not None and outcome in (Outcome.COMPLETED, Outcome.CAPPED):
+            metrics.usage_missing(model)
+        if self.truncated:
+            metrics.prompt_truncated(model)
         tokens = usage.output_tokens - self._told_tokens if usage is not None else 0
         self._recent.ended(now, waited_s, first_token_s, tokens)
-        if self.reason is not None:
-            self._remember(self.reason, model, now)
         level = logging.ERROR if outcome is _GATEWAY_ERROR else logging.INFO
         if REQUEST.is_heard(level):
             REQUEST.log(level, self._line(outcome, model, usage, counted_tokens, would_have, first_token_s, now))
@@ -207,47 +216,22 @@ class Journal:
             return None
         return "waited" if isinstance(verdict, Queued) else f"refused_{verdict.reason}"
 
-    def _measure(
-        self,
-        outcome: Outcome,
-        model: str,
-        would_have: str | None,
-        waited_s: float | None,
-        first_token_s: float | None,
-        now: float,
-    ) -> None:
-        metrics, times, pool = self._metrics, self.timeline, self.pool
-        metrics.request_ended(model, outcome, self.terms.name, now - times.arrived, times.take_gaps() if times.gaps else ())
-        if self.reason is not None:
-            metrics.rejected(pool.name if pool is not None else NO_POOL, self.lane, self.reason)
-        if waited_s is not None:
-            ended = _GRANTED if times.granted is not None else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED)
-            metrics.waited(self.lane, ended, waited_s)
-        if first_token_s is not None and times.upstream_first_token_s is not None:
-            metrics.first_token(model, since_arrival_s=first_token_s, since_sent_s=times.upstream_first_token_s)
-        if would_have is not None and pool is not None:
-            metrics.would_have(pool.name, would_have)
-        if self.truncated:
-            metrics.prompt_truncated(model)
-
-    def _measure_waste(self, usage: Usage) -> None:
-        """What was held in vain, by cause; where the prompts were not known it cannot be told."""
+    def _held(self) -> Held | None:
+        """What was held, and may have been in vain; where the prompts were not known it cannot be told."""
         times, grant, offer, weighed = self.timeline, self.grant, self.offer, self.weighed
         if grant is None or grant.released_blocks is None or offer is None or offer.weighing is None or weighed is None:
-            return
+            return None
         if times.granted is None or times.upstream_ended is None:
-            return
-        block_seconds = waste(
-            charged_at_start=grant.granted.charged_blocks,
-            charged_at_end=grant.released_blocks,
-            prompt_tokens=usage.prompt_tokens // (len(weighed.count.tokens) or 1),
-            output_tokens=usage.output_tokens,
-            seats=offer.seats,
-            weighing=offer.weighing,
-            has_cap=weighed.cap_tokens is not None,
-            seconds=times.upstream_ended - times.granted,
+            return None
+        return Held(
+            grant.granted.charged_blocks,
+            grant.released_blocks,
+            len(weighed.count.tokens),
+            offer.seats,
+            offer.weighing,
+            weighed.cap_tokens is not None,
+            times.upstream_ended - times.granted,
         )
-        self._metrics.wasted(self.terms.name, block_seconds)
 
     def _remember(self, reason: RejectReason, model: str, now: float) -> None:
         """For who looks at the last refusals."""

@@ -1,0 +1,67 @@
+"""What requests that have ended add to the metrics."""
+
+from gateway.core.demand import Usage
+from gateway.core.geometry import Weighing
+from gateway.core.outcomes import Outcome
+from gateway.metrics import Metrics
+from gateway.web.ended import Ended, Held
+from support.samples import sample
+
+HELD = Held(50, 50, 1, 1, Weighing(16, 8_192), has_cap=True, seconds=10.0)
+
+
+def ended(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage: Usage | None = None) -> Metrics:
+    """After one request that ended so."""
+    metrics = Metrics("test")
+    Ended(
+        model="m",
+        outcome=outcome,
+        tenant="anonymous",
+        lane="standard",
+        seconds=12.0,
+        was_granted=was_granted,
+        waited_s=0.5,
+        first_token_s=1.0,
+        sent_to_first_token_s=0.25,
+        gaps_s=[0.01, 0.02],
+        prompt_tokens=usage.prompt_tokens if usage is not None else None,
+        output_tokens=usage.output_tokens if usage is not None else 0,
+        counted_tokens=320,
+        held=HELD if usage is not None else None,
+    ).add_to(metrics)
+    return metrics
+
+
+def test_an_answer_with_its_usage_is_measured_in_every_respect() -> None:
+    metrics = ended(usage=Usage(160, 160))
+    expected = {
+        "kvgate_requests_total": ({"model": "m", "outcome": "completed"}, 1),
+        "kvgate_tenant_requests_total": ({"tenant": "anonymous", "outcome": "completed"}, 1),
+        "kvgate_request_seconds_sum": ({"model": "m"}, 12.0),
+        "kvgate_queue_wait_seconds_sum": ({"lane": "standard", "outcome": "granted"}, 0.5),
+        "kvgate_time_to_first_token_seconds_sum": ({"model": "m"}, 1.0),
+        "kvgate_upstream_first_token_seconds_sum": ({"model": "m"}, 0.25),
+        "kvgate_inter_token_seconds_count": ({"model": "m"}, 2),
+        "kvgate_prompt_tokens_total": ({"model": "m"}, 160),
+        "kvgate_output_tokens_total": ({"model": "m"}, 160),
+        "kvgate_prompt_estimate_ratio_sum": ({"model": "m"}, 2.0),
+        "kvgate_waste_block_seconds_total": ({"cause": "cap_above_truth", "tenant": "anonymous"}, 300.0),
+    }
+    for name, (labels, value) in expected.items():
+        assert sample(metrics, name, **labels) == value, name
+
+
+def test_a_wait_has_the_end_that_the_request_had() -> None:
+    for outcome, said in (
+        (Outcome.TIMEOUT_QUEUE, "timeout"),
+        (Outcome.CLIENT_GONE_QUEUED, "client_gone"),
+        (Outcome.REFUSED_QUEUE_FULL, "refused"),
+    ):
+        metrics = ended(outcome, was_granted=False)
+        assert sample(metrics, "kvgate_queue_wait_seconds_count", lane="standard", outcome=said) == 1
+
+
+def test_without_usage_nothing_is_said_of_tokens_and_waste() -> None:
+    metrics = ended()
+    assert sample(metrics, "kvgate_prompt_tokens_total", model="m") is None
+    assert sample(metrics, "kvgate_waste_block_seconds_total", cause="cap_above_truth", tenant="anonymous") is None
