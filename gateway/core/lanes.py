@@ -146,11 +146,11 @@ class Lanes:
 
     def head(self, *, now: float) -> Waiting | None:
         """Whose turn it is, of those whom no cap holds back; None if there is nobody."""
-        lane = self._turns.sole()
-        if lane is not None and not lane.has_cap and not self._collecting:
-            line = lane.turns.first(now)
-            if line is not None and line.terms.cap_blocks is None:
-                return line.head
+        first = self._pinned() if self._collecting else None
+        if first is None and (lane := self._turns.first(now)) is not None:
+            first = lane.turns.first(now)
+        if first is not None and not first.lane.has_cap and first.terms.cap_blocks is None:
+            return first.head
         for _, lines in self._open_lanes(1, now):
             return lines[0].head
         return None
@@ -269,8 +269,7 @@ class Lanes:
         if not self.requests:
             charge_unwatched(line, lane, -blocks, seconds)
         else:
-            lane.turns.charge(line, -blocks, seconds, now)
-            self._turns.charge(lane, -blocks, seconds, now)
+            self.charge(line, -blocks, seconds, now=now)
         if not line.held_blocks:
             self._rest(line)
 
