@@ -36,7 +36,10 @@ class Downstream(Protocol):
 
     @property
     def takes_at_once(self) -> bool:
-        """Whether `write_now` may be called: the head is out, and a write would wait for nobody."""
+        """Whether `write_now` may be called or, before there was a head, `write_whole`: a write would wait for nobody."""
+
+    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """As `write_head`, `write_body` and `finish`, without waiting. Only while it `takes_at_once`."""
 
     def write_now(self, data: bytes, chunk: bytes | None) -> bool:
         """As `write_body`, without waiting; False, and nothing is written, where it may not be called. chunk: the same data as
@@ -151,6 +154,9 @@ class AsgiDownstream:
 
     def write_now(self, data: bytes, chunk: bytes | None) -> bool:
         return False
+
+    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        raise RuntimeError("an ASGI server may have to be waited for")
 
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         await self._write({"type": "http.response.start", "status": status, "headers": headers})

@@ -148,6 +148,10 @@ class Answer:
         Cancellation (the client has gone) passes through; the caller closes.
         """
         is_stream = head.is_event_stream
+        if own_headers is not None and not is_stream and self._downstream.takes_at_once:
+            whole = self._exchange.rest()
+            if whole is not None:
+                return self._relay_whole(head, watcher, whole, own_headers, told_at_end)
         held: list[bytes] | None = None
         broken: UpstreamFailed | None = None
         if own_headers is not None and told_at_end is not None and not is_stream and 0 < head.content_length <= _HELD_BYTES:
@@ -173,11 +177,26 @@ class Answer:
         except UpstreamFailed as failure:
             return await self._break(failure, watcher, head)
         await self._downstream.finish()
-        if 400 <= head.status < 500:
-            return Outcome.ENGINE_REFUSED
-        if not 200 <= head.status < 300:
-            return Outcome.UPSTREAM_ERROR_BEFORE
-        return Outcome.UPSTREAM_ERROR_AFTER if watcher.has_error else Outcome.COMPLETED
+        return _outcome_of(head, watcher)
+
+    def _relay_whole(
+        self,
+        head: UpstreamHead,
+        watcher: Watcher,
+        body: bytes,
+        own_headers: Headers,
+        told_at_end: Callable[[], Headers] | None,
+    ) -> Outcome:
+        """As `relay`, of a plain answer that is here as a whole, to a client that takes it at once: nothing is waited for.
+
+        No token is told of: in a plain answer none is seen before its end.
+        """
+        shown = watcher.feed(body) if body else b""
+        shown += watcher.finish()
+        if told_at_end is not None and head.content_length > 0:
+            own_headers = [*own_headers, *told_at_end()]
+        self._downstream.write_whole(head.status, head.going_back(own_headers), shown)
+        return _outcome_of(head, watcher)
 
     @property
     def is_told_whole(self) -> bool:
@@ -316,3 +335,12 @@ class Answer:
         self._running.ended(
             ending, usage=watcher.usage, events=watcher.token_events, text_bytes=watcher.text_bytes, now=self._now()
         )
+
+
+def _outcome_of(head: UpstreamHead, watcher: Watcher) -> Outcome:
+    """How an answer has ended that was passed on from its head to its end."""
+    if 400 <= head.status < 500:
+        return Outcome.ENGINE_REFUSED
+    if not 200 <= head.status < 300:
+        return Outcome.UPSTREAM_ERROR_BEFORE
+    return Outcome.UPSTREAM_ERROR_AFTER if watcher.has_error else Outcome.COMPLETED

@@ -204,6 +204,17 @@ class UpstreamExchange:
                     self._line.go_on()
         return data
 
+    def rest(self) -> bytes | None:
+        """All that is left of the body, b"" if nothing is; None where more may come, where it broke, or where it is much.
+
+        What it tells was read.
+        """
+        if not self.is_ended or self.failure is not None or self._waiting_bytes > READ_AT_ONCE_BYTES:
+            return None
+        waiting, self._waiting = self._waiting, []
+        self._waiting_bytes = 0
+        return waiting[0] if len(waiting) == 1 else b"".join(waiting)
+
     def _join(self, data: bytes) -> bytes:
         """`data` with what waits behind it, until that is enough at once."""
         parts, size = [data], len(data)

@@ -179,6 +179,12 @@ class WireClient:
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         if self._is_over():
             return
+        self._take_head(status, headers)
+        if not goes_on:
+            await self._write(b"")
+
+    def _take_head(self, status: int, headers: Headers) -> None:
+        """The head is as it goes out now, and waits for what goes out with it."""
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
         head = status_line(status) + header_lines(headers)
@@ -193,8 +199,6 @@ class WireClient:
             self._is_chunked = True
             head += b"transfer-encoding: chunked\r\n"
         self._head = head + b"\r\n"
-        if not goes_on:
-            await self._write(b"")
 
     async def write_body(self, data: bytes) -> None:
         if not self._is_over():
@@ -210,15 +214,30 @@ class WireClient:
         self._transport.write(chunk if chunk is not None and self._is_chunked else self._framed(data))
         return True
 
+    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self._take_head(status, headers)
+        framed = self._framed(body) if body else b""
+        self._check_length()
+        head, self._head = self._head, b""
+        self._transport.write(head + framed + b"0\r\n\r\n" if self._is_chunked else head + framed)
+        self._end()
+
     async def finish(self) -> None:
         if self._is_over():
             return
-        if self._unsent_bytes:
-            raise RuntimeError(f"the answer is {self._unsent_bytes} bytes shorter than its head says")
+        self._check_length()
         if self._is_chunked or self._head:
             await self._write(b"0\r\n\r\n" if self._is_chunked else b"")
         if self._is_over():  # while the end of it waited
             return
+        self._end()
+
+    def _check_length(self) -> None:
+        if self._unsent_bytes:
+            raise RuntimeError(f"the answer is {self._unsent_bytes} bytes shorter than its head says")
+
+    def _end(self) -> None:
+        """All of it has been written."""
         self.response_complete = True
         if not self.keep_alive:
             self.is_last = True

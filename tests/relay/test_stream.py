@@ -44,6 +44,47 @@ async def test_a_plain_answer_is_held_until_it_is_whole_where_only_then_its_head
     assert relayed.releases == 1
 
 
+@pytest.mark.parametrize("takes_at_once", [True, False])
+@pytest.mark.parametrize("status", [200, 404])
+@pytest.mark.parametrize("length", [(), (LENGTH,)])
+@pytest.mark.parametrize(
+    "body", [b"", b'{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":7,"completion_tokens":1}}']
+)
+async def test_a_plain_answer_that_is_whole_before_it_is_relayed_is_what_it_would_have_been_in_parts(
+    body: bytes, length: tuple[tuple[bytes, bytes], ...], status: int, takes_at_once: bool
+) -> None:
+    relayed = Relayed()
+    relayed.client.takes_at_once = takes_at_once
+    relayed.engine_answers(JSON, *length, status=status)
+    for part in (body[:30], body[30:]):
+        if part:
+            relayed.engine_says(part)
+    relayed.engine_ends()
+    told = await relayed.run(told_at_end=lambda: [(b"x-at-end", b"1")])
+    assert told is (Outcome.COMPLETED if status == 200 else Outcome.ENGINE_REFUSED)
+    assert (relayed.client.status, relayed.client.body, relayed.client.is_finished) == (status, body, True)
+    assert (b"x-at-end" in relayed.client.headers) is bool(length)
+    assert relayed.client.headers[b"x-kvgate-request-id"] == b"1"
+    assert relayed.timeline.first_token is None
+    assert relayed.releases == 1
+    if body:
+        assert relayed.prompt_tokens == 7
+
+
+async def test_a_plain_answer_that_broke_or_is_large_is_not_passed_on_as_a_whole() -> None:
+    for size, breaks in ((10, True), (100_000, False)):
+        relayed = Relayed(is_stream=False)
+        relayed.client.takes_at_once = True
+        relayed.engine_answers(JSON)
+        relayed.engine_says(b"x" * size)
+        relayed.engine_breaks() if breaks else relayed.engine_ends()
+        outcome = await relayed.run()
+        assert outcome is (Outcome.UPSTREAM_ERROR_AFTER if breaks else Outcome.COMPLETED)
+        assert relayed.client.body == b"x" * size
+        assert relayed.client.is_aborted is breaks
+        assert len(relayed.client.parts) == -(-size // (64 * 1024))
+
+
 @pytest.mark.parametrize(
     "headers", [(JSON,), (JSON, (b"content-length", b"9000000")), (EVENT_STREAM, (b"content-length", b"5"))]
 )

@@ -64,6 +64,10 @@ class Client:
             self.parts.append(data)
         return self.takes_at_once
 
+    def write_whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        assert self.takes_at_once
+        self.status, self.headers, self.parts, self.is_finished = status, dict(headers), [body], True
+
     async def finish(self) -> None:
         self.is_finished = True
 

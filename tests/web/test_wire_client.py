@@ -188,6 +188,38 @@ async def test_head_body_and_end_of_a_plain_answer_are_one_write(connection: Con
     assert (connection.answered, client.response_complete, client.is_last) == (1, True, False)
 
 
+@pytest.mark.parametrize("status", [200, 204, 404])
+@pytest.mark.parametrize("length", [[], [(b"content-length", b"2")]])
+@pytest.mark.parametrize("body", [b"", b"hi"])
+@pytest.mark.parametrize("keep_alive", [True, False])
+async def test_a_whole_answer_is_one_write_of_the_bytes_that_its_parts_would_be(
+    status: int, length: list[tuple[bytes, bytes]], body: bytes, keep_alive: bool
+) -> None:
+    whole, parts = Connection(keep_alive=keep_alive), Connection(keep_alive=keep_alive)
+    ended = list[type[Exception] | None]()
+    for connection in (whole, parts):
+        client = with_body(connection)
+        try:
+            if connection is whole:
+                assert client.takes_at_once
+                client.write_whole(status, [DATE, *length], body)
+            else:
+                await client.write_head(status, [DATE, *length], goes_on=True)
+                if body:
+                    await client.write_body(body)
+                await client.finish()
+            ended.append(None)
+        except RuntimeError as error:  # not as long as it said
+            ended.append(type(error))
+    assert ended[0] is ended[1]
+    if ended[0] is None:
+        assert whole.transport.writes == [parts.text]
+    else:
+        assert whole.transport.writes == []
+    assert whole.answered == parts.answered == (ended[0] is None)
+    assert (whole.client.response_complete, whole.client.is_last) == (parts.client.response_complete, parts.client.is_last)
+
+
 async def test_a_head_that_nothing_follows_goes_out_at_once(connection: Connection) -> None:
     await with_body(connection).write_head(200, [DATE])
     assert connection.text.endswith(b"transfer-encoding: chunked\r\n\r\n")
