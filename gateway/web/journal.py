@@ -168,12 +168,14 @@ class Journal:
         self._entry.end(outcome)
         model, would_have = self.model_label, self._would_have()
         usage = watcher.usage if watcher is not None else None
-        first_token_s = times.first_token - times.arrived if times.first_token is not None else None
-        waited_s = counted_tokens = None
+        first_token_s = sent_to_first_token_s = waited_s = counted_tokens = None
+        if times.first_token is not None:
+            first_token_s, sent_to_first_token_s = times.time_to_first_token_s, times.upstream_first_token_s
         if weighed is not None:
             counted_tokens = weighed.count.total
             if times.body_read is not None:
                 waited_s = (now if times.granted is None else times.granted) - times.body_read
+        # By the place of each field, here and in the line: to name thirty of them costs as much as to make a line of them.
         ended = Ended(
             model,
             outcome,
@@ -183,7 +185,7 @@ class Journal:
             times.granted is not None,
             waited_s,
             first_token_s,
-            times.upstream_first_token_s,
+            sent_to_first_token_s,
             times.take_gaps() if times.gaps else (),
             usage.prompt_tokens if usage is not None else None,
             usage.output_tokens if usage is not None else 0,
@@ -287,7 +289,6 @@ class Journal:
         first_token_s: float | None,
         now: float,
     ) -> RequestLine:
-        """By the place of each field: to name thirty of them costs as much as to make the line of them."""
         times, request, trace = self.timeline, self.request, self.trace
         weighed, offer, grant = self.weighed, self.offer, self.grant
         granted = grant.granted if grant is not None else None
