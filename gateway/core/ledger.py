@@ -224,8 +224,8 @@ class Ledger:
         """So many sequences may run there at once by a guard, whatever seats the engine has; None: it sets no limit."""
         backend = self.backend(name)
         backend.seat_limit = seat_limit
-        seats = None if backend.budget is None else backend.budget.seats
-        backend.seats = seat_limit if seats is None else seats if seat_limit is None else min(seats, seat_limit)
+        of_engine = None if backend.budget is None else backend.budget.seats
+        backend.seats = min([seats for seats in (of_engine, seat_limit) if seats is not None], default=None)
 
     def least_charge(self, ticket: Ticket) -> tuple[int, int]:
         """Blocks and seats that the ticket would be charged now, on the backend where that is least. It may run somewhere."""
