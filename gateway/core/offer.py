@@ -181,20 +181,17 @@ class _Sequences:
     def number(self) -> int:
         return self.samples * len(self.count.tokens)
 
-    def demand(self, cap: int) -> Demand | None:
-        """None where all sequences are alike."""
-        if len(self.count.tokens) == 1:
-            return None
+    def demand(self, cap: int) -> Demand:
         return Demand(tuple([SequenceDemand(tokens or 0, cap, self.samples) for tokens in self.count.tokens]))
 
     def blocks(self, cap: int) -> int:
-        demand = self.demand(cap)
-        if demand is None:
+        if len(self.count.tokens) == 1:
             return self.samples * self.weighing.sequence_blocks(self.longest + cap)
-        return self.weighing.blocks(demand)
+        return self.weighing.blocks(self.demand(cap))
 
     def offer(self, cap: int, *, cap_to_write: int | None = None) -> Offer:
-        return Offer(self.blocks(cap), self.number, self.longest, cap, self.weighing, cap_to_write, self.demand(cap))
+        demand = None if len(self.count.tokens) == 1 else self.demand(cap)
+        return Offer(self.blocks(cap), self.number, self.longest, cap, self.weighing, cap_to_write, demand)
 
     def largest_cap(self, blocks: int) -> int:
         """The largest cap with which all fit `blocks` together, and each the context; 0 if none does."""
