@@ -79,19 +79,15 @@ class HttpProtocol(HttpToolsProtocol):
         self._queued: list[Cycle] = []
         self._last_word: DoorReason | None = None  # said when all that was taken is answered
         self._is_deaf = False  # what still comes is not looked at
-        self._unread_bytes = 0
         self._unsent: tuple[int, float] = (0, 0.0)  # how much a closing client had not taken, and since when it takes nothing
-        self._field_bytes = 0
-        self._in_head = False
+        self._field_bytes = self._quiet_bytes = self._unread_bytes = 0
+        self._in_head = self._has_progress = self._is_replaying = False
         self._is_between = True  # for the parser the next byte is the first of a request
         self._known: KnownHead[InferenceHead] | None = None
         self._fresh: InferenceHead | None = None  # has come in this read, and may come again
         self._owed_bytes = 0  # of the body behind a known head, which the parser does not see
         self._unseen = 0  # heads that were kept, and did not come again
-        self._has_progress = False
-        self._quiet_bytes = 0
         self._framing_after_offer: bytes | None = None  # of the body that comes behind an offered upgrade
-        self._is_replaying = False
 
     # What the loop calls.
 
@@ -162,8 +158,12 @@ class HttpProtocol(HttpToolsProtocol):
             return False
         self._unseen = self._quiet_bytes = 0
         self._door.idle.end(self)
-        self._reading = client = self._serve(known.facts, keep_alive=True)
-        client.stated_bytes = self._owed_bytes = length
+        client = self._serve(known.facts, keep_alive=True)
+        client.stated_bytes = length
+        if len(body) == length <= _UNREAD_BODY_BYTES:
+            client.take_whole(body)
+            return True
+        self._reading, self._owed_bytes = client, length
         self._take_owed(body)
         return True
 

@@ -101,6 +101,12 @@ class WireClient:
         self.unread_bytes += len(data)
         self._wake()
 
+    def take_whole(self, body: bytes) -> None:
+        """The whole body has come at once, before anybody could ask for it."""
+        self._unread.append(body)
+        self.unread_bytes = len(body)
+        self.more_body = False
+
     def end_body(self) -> None:
         """The body is whole."""
         self.more_body = False

@@ -304,6 +304,10 @@ async def test_a_length_beyond_what_may_be_read_refuses_before_the_body() -> Non
         await connection.leave()
 
 
+async def test_a_length_that_was_refused_is_not_that_of_the_next_request_with_this_head() -> None:
+    assert await check(request(b"x" * 21), FIRST, request(b"x" * 21), FIRST, body_bytes=20) == 3
+
+
 async def test_who_leaves_in_the_middle_of_a_body_is_gone() -> None:
     for keeps_heads in (True, False):
         connection = Connection(keeps_heads=keeps_heads)
