@@ -6,7 +6,7 @@ here as raw JSON, so that nothing is decoded that nobody asks for.
 What is made for every request is not frozen, which would make it three times as dear; nobody changes it all the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
@@ -67,11 +67,16 @@ class Prompt:
     said: str = field(default="", repr=False)
 
 
-@dataclass(slots=True)
+Members = Mapping[str, bytes]
+"""Members of a body by their names, as raw JSON."""
+
+
+@dataclass(init=False, slots=True)
 class Countable:
     """What an engine needs to count the prompts exactly, as raw JSON members of the body.
 
-    chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions.
+    chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions; or what makes
+    them, called once, when somebody asks.
     texts: one raw JSON string per text prompt of a completions body, in order; prompts sent as ids are not here.
     anthropic: the members of a Messages body that an engine's own count_tokens reads, None for other dialects.
     responses: the members of a Responses body that an engine's own input_tokens reads, None for other dialects; `chat` is
@@ -79,11 +84,31 @@ class Countable:
     slack_tokens: by how much the count of `chat` may differ from the truth; 0: not at all.
     """
 
-    chat: Mapping[str, bytes] | None = None
-    texts: tuple[bytes, ...] = ()
-    anthropic: Mapping[str, bytes] | None = None
-    responses: Mapping[str, bytes] | None = None
-    slack_tokens: int = 0
+    _chat: Members | Callable[[], Members | None] | None
+    texts: tuple[bytes, ...]
+    anthropic: Members | None
+    responses: Members | None
+    slack_tokens: int
+
+    def __init__(
+        self,
+        chat: Members | Callable[[], Members | None] | None = None,
+        texts: tuple[bytes, ...] = (),
+        anthropic: Members | None = None,
+        responses: Members | None = None,
+        slack_tokens: int = 0,
+    ) -> None:
+        self._chat = chat
+        self.texts = texts
+        self.anthropic = anthropic
+        self.responses = responses
+        self.slack_tokens = slack_tokens
+
+    @property
+    def chat(self) -> Members | None:
+        if callable(self._chat):
+            self._chat = self._chat()
+        return self._chat
 
 
 @dataclass(slots=True)

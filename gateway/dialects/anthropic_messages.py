@@ -1,53 +1,67 @@
 """POST /v1/messages: Anthropic's Messages, as vLLM, llama.cpp and Dynamo serve them."""
 
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
 from gateway.dialects import json_edit
 from gateway.dialects.anthropic_error import error_body, error_event
-from gateway.dialects.anthropic_text import FRAME_BYTES, read_messages
+from gateway.dialects.anthropic_text import FRAME_BYTES, MessagesText, look_at_messages, read_messages
 from gateway.dialects.anthropic_watcher import watch
+from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import count_items, schema_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
-from gateway.dialects.openai_body import AFFINITY_BYTES, MEMBER_LIMIT_BYTES, CapTokens, Raw, decode, raw_json
+from gateway.dialects.json_start import start_of
+from gateway.dialects.openai_body import AFFINITY_BYTES, MEMBER_LIMIT_BYTES, CapTokens, Raw, decode, decode_at_once, raw_json
 
 # The one cap, which the thinking counts into. vLLM and llama.cpp ignore every other name here, and `n` as well (measured).
 CAP: Final = "max_tokens"
 
 # What a template may render, beside the messages, as JSON.
-_SCHEMAS: Final = ("tools", "tool_choice", "output_config", "chat_template_kwargs")
+_SCHEMAS: Final = attrgetter("tools", "tool_choice", "output_config", "chat_template_kwargs")
 # What the engines' own count_tokens takes of a body.
 _COUNTABLE: Final = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 _NUMBERS: Final = ("temperature", "top_p", "top_k", "thinking")
 _ANYTHING: Final = msgspec.json.Decoder()
 
 
-class _MessagesBody(msgspec.Struct):
+class _Members(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
-    max_tokens: CapTokens = msgspec.UNSET
+    max_tokens: CapTokens = UNSET
 
-    messages: Raw = msgspec.UNSET
-    system: Raw = msgspec.UNSET
-    tools: Raw = msgspec.UNSET
-    tool_choice: Raw = msgspec.UNSET
-    thinking: Raw = msgspec.UNSET
-    output_config: Raw = msgspec.UNSET
-    chat_template_kwargs: Raw = msgspec.UNSET
+    tools: Raw = UNSET
+    tool_choice: Raw = UNSET
+    output_config: Raw = UNSET
+    chat_template_kwargs: Raw = UNSET
 
-    # Looked at for being numbers at all.
-    temperature: Raw = msgspec.UNSET
-    top_p: Raw = msgspec.UNSET
-    top_k: Raw = msgspec.UNSET
 
-    def raw(self, name: str) -> bytes:
-        return raw_json(getattr(self, name))
+class _MessagesBody(_Members):
+    messages: list[dict[str, Any]] | msgspec.UnsetType = UNSET
+    system: Any = None
+    # Decoded for being numbers at all.
+    thinking: Any = UNSET
+    temperature: Any = UNSET
+    top_p: Any = UNSET
+    top_k: Any = UNSET
+
+
+class _RawBody(_Members):
+    messages: Raw = UNSET
+    system: Raw = UNSET
+    thinking: Raw = UNSET
+    temperature: Raw = UNSET
+    top_p: Raw = UNSET
+    top_k: Raw = UNSET
 
 
 _MESSAGES_BODY: Final = msgspec.json.Decoder(_MessagesBody)
+_RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
+_COUNTABLE_MEMBERS: Final = decoder_of(_COUNTABLE)
 
 
 class AnthropicMessages:
@@ -57,33 +71,29 @@ class AnthropicMessages:
     path = "/v1/messages"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        read = decode(_MESSAGES_BODY, body)
-        if read.messages is msgspec.UNSET:
+        read = decode_at_once(_MESSAGES_BODY, body) or decode(_RAW_BODY, body)
+        if read.messages is UNSET:
             raise InvalidRequest("messages is missing.", param="messages")
         cap, cap_tokens = _read_cap(read.max_tokens)
-        _check_numbers(read)
-        messages, system = read.raw("messages"), read.raw("system")
-        text = read_messages(messages, system)
-        tools = count_items(read.raw("tools"))
-        prompt = Prompt(
-            text_bytes=text.text_bytes + sum(schema_bytes(read.raw(name)) for name in _SCHEMAS) + FRAME_BYTES * tools,
-            messages=text.messages,
-            tools=tools,
-            media_parts=len(text.media),
-            media=tuple(text.media),
-            least_text_bytes=text.least_bytes,
-        )
+        text, start = _look_at(read) if isinstance(read, _MessagesBody) else _read_by_member(read)
+        prompt = Prompt(text.text_bytes, text.messages, least_text_bytes=text.least_bytes)
+        if text.media:
+            prompt.media_parts, prompt.media = len(text.media), tuple(text.media)
+        for raw in _SCHEMAS(read):
+            if raw is not UNSET:
+                prompt.text_bytes += schema_bytes(bytes(raw))
+        if read.tools is not UNSET:
+            prompt.tools = count_items(bytes(read.tools))
+            prompt.text_bytes += FRAME_BYTES * prompt.tools
         return InferenceRequest(
-            model=read.model,
-            prompts=(prompt,),
-            cap=cap,
-            cap_tokens=cap_tokens,
+            read.model,
+            (prompt,),
+            cap,
+            cap_tokens,
             is_chat=True,
             stream=read.stream is True,
-            affinity=(messages if system == b"null" else system + messages)[:AFFINITY_BYTES],
-            countable=Countable(
-                anthropic={name: read.raw(name) for name in _COUNTABLE if getattr(read, name) is not msgspec.UNSET}
-            ),
+            affinity=start,
+            countable=Countable(anthropic=BodyMembers(body, _COUNTABLE_MEMBERS)),
         )
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
@@ -118,10 +128,24 @@ def _read_cap(value: object) -> tuple[CapState, int | None]:
     return CapState.SET, value
 
 
-def _check_numbers(read: _MessagesBody) -> None:
-    """Raises InvalidRequest where a parameter holds what is no number to every reader, or far too much."""
+def _look_at(read: _MessagesBody) -> tuple[MessagesText, bytes]:
+    """What was found in the messages and the system text, and what placement hashes."""
+    assert read.messages is not UNSET
+    text = look_at_messages(read.messages, read.system)
+    start = b"" if read.system is None else start_of(read.system)
+    return text, start if len(start) >= AFFINITY_BYTES else (start + start_of(read.messages))[:AFFINITY_BYTES]
+
+
+def _read_by_member(read: _RawBody) -> tuple[MessagesText, bytes]:
+    """The same of members that are not decoded yet.
+
+    Raises InvalidRequest also where a parameter holds what is no number to every reader, or far too much.
+    """
     for name in _NUMBERS:
-        raw = read.raw(name)
+        raw = raw_json(getattr(read, name))
         if len(raw) > MEMBER_LIMIT_BYTES:
             raise InvalidRequest(f"{name} is larger than {MEMBER_LIMIT_BYTES} bytes.", param=name)
         decode(_ANYTHING, raw, param=name)
+    messages, system = raw_json(read.messages), raw_json(read.system)
+    start = messages if system == b"null" else system + messages
+    return read_messages(messages, system), start[:AFFINITY_BYTES]

@@ -48,6 +48,7 @@ _MESSAGES: Final = msgspec.json.Decoder(list[dict[str, Any]])
 _LARGE_MESSAGES: Final = msgspec.json.Decoder(list[_Message])
 _BLOCKS: Final = msgspec.json.Decoder(list[_Block])
 _ANY: Final = msgspec.json.Decoder()
+_encode: Final = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
@@ -68,6 +69,9 @@ class MessagesText:
         role = message.get("role")
         for key, value in message.items():
             if key == "content":
+                if type(value) is str:
+                    self.text_bytes += len(value) if value.isascii() else text_bytes(value)
+                    continue
                 before = self.text_bytes
                 self.add_content(value)
                 if role == "assistant" and _holds_answer(value):
@@ -132,9 +136,9 @@ def json_bytes(value: Any) -> int:
     """A value written as JSON anew, with a space for each separator, by a reader who may escape what is not ASCII."""
     if value is None:
         return 0
-    text = msgspec.json.encode(value).decode()
-    written = len(text) if text.isascii() else max(text_bytes(text), _ESCAPED_GROWTH * len(text.encode()))
-    return written + text.count(",") + text.count(":")
+    text = _encode(value)
+    written = len(text) if text.isascii() else max(text_bytes(text.decode()), _ESCAPED_GROWTH * len(text))
+    return written + text.count(b",") + text.count(b":")
 
 
 def _holds_answer(content: Any) -> bool:
@@ -148,24 +152,26 @@ def read_messages(raw: bytes, system: bytes) -> MessagesText:
     """
     if len(raw) + len(system) > DECODE_LIMIT_BYTES:
         return _by_length(raw, system)
-    try:
-        return _by_blocks(raw, system)
-    except RecursionError:  # what was just within reach of the decoder may be beyond that of who walks it
-        raise InvalidRequest("The body is nested too deeply.", param="messages") from None
-
-
-def _by_blocks(raw: bytes, system: bytes) -> MessagesText:
     messages = decode(_MESSAGES, raw, param="messages")
     if not messages:
         raise InvalidRequest("messages is empty.", param="messages")
-    said = decode(_ANY, system, param="system")
-    if not (said is None or isinstance(said, str | list)):
+    return look_at_messages(messages, decode(_ANY, system, param="system"))
+
+
+def look_at_messages(messages: list[dict[str, Any]], system: Any) -> MessagesText:
+    """The same of messages and a system text that are decoded."""
+    if not messages:
+        raise InvalidRequest("messages is empty.", param="messages")
+    if not (system is None or isinstance(system, str | list)):
         raise InvalidRequest("system must be a text or a list of blocks.", param="system")
     found = MessagesText()
-    if said:
-        found.add_message({"role": "system", "content": said})
-    for message in messages:
-        found.add_message(message)
+    try:
+        if system:
+            found.add_message({"role": "system", "content": system})
+        for message in messages:
+            found.add_message(message)
+    except RecursionError:  # what was just within reach of the decoder may be beyond that of who walks it
+        raise InvalidRequest("The body is nested too deeply.", param="messages") from None
     return found
 
 

@@ -167,6 +167,21 @@ def decode(decoder: msgspec.json.Decoder[_Body], body: bytes, *, param: str | No
         raise InvalidRequest("The body is nested too deeply.", param=param) from None
 
 
+def decode_at_once(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body | None:
+    """The body with all that its prompt is made of; None where it is large, or where anything in it is wrong.
+
+    Who then reads it member by member finds out what, and of which member it is.
+    """
+    if len(body) > MEMBER_LIMIT_BYTES:
+        return None
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec does not look inside members that nobody asked for
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
 def raw_json(member: msgspec.Raw | msgspec.UnsetType) -> bytes:
     """The JSON of a member that was left undecoded; `null` where it is absent."""
     return b"null" if member is UNSET else bytes(member)

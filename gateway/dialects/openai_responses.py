@@ -1,18 +1,23 @@
 """POST /v1/responses: OpenAI's Responses, as vLLM and llama.cpp serve them."""
 
 import json
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import Countable, InferenceRequest, MediaPart, Prompt
 from gateway.dialects import openai_body
+from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, count_items, schema_bytes, text_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
-from gateway.dialects.openai_body import OpenAIBody, Raw
+from gateway.dialects.json_start import start_of
+from gateway.dialects.openai_body import AFFINITY_BYTES, OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body
-from gateway.dialects.responses_input import CALL_SLACK_TOKENS, ELSEWHERE, InputText, chat_of, read_input
+from gateway.dialects.responses_input import CALL_SLACK_TOKENS, ELSEWHERE, chat_of, look_at_input, read_input
 from gateway.dialects.responses_watcher import watch
 from gateway.dialects.sse import comment
 
@@ -22,9 +27,9 @@ _OBEYED: Final = (CAP,)
 _ALSO_OBEYED: Final = ("max_completion_tokens", "n_predict")
 
 # What a template may render, beside the input and the instructions, as JSON.
-_SCHEMAS: Final = ("tools", "text", "tool_choice", "reasoning", "chat_template_kwargs", "previous_input_messages")
+_SCHEMAS: Final = attrgetter("tools", "text", "tool_choice", "reasoning", "chat_template_kwargs", "previous_input_messages")
 # Where the prompt, or a part of it, is kept elsewhere.
-_ELSEWHERE: Final = ("previous_response_id", "conversation", "prompt")
+_ELSEWHERE: Final = attrgetter("previous_response_id", "conversation", "prompt")
 # What llama.cpp's own counter reads of a body.
 _COUNTABLE: Final = ("input", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs")
 # Tools that are the client's to run. Of any other the engine may see to by itself, and go on with a longer prompt.
@@ -33,34 +38,43 @@ _CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
 _OTHERWISE_RENDERED: Final = ("gpt-oss", "gpt_oss")
 
 
-class _ResponsesBody(OpenAIBody):
-    input: Raw = msgspec.UNSET
+class _Members(OpenAIBody):
     instructions: str | None = None
-    max_output_tokens: openai_body.CapTokens = msgspec.UNSET
+    max_output_tokens: openai_body.CapTokens = UNSET
     background: bool | None = None
-    truncation: Raw = msgspec.UNSET
-    tools: Raw = msgspec.UNSET
-    tool_choice: Raw = msgspec.UNSET
-    text: Raw = msgspec.UNSET
-    reasoning: Raw = msgspec.UNSET
-    chat_template: Raw = msgspec.UNSET
-    chat_template_kwargs: Raw = msgspec.UNSET
-    previous_input_messages: Raw = msgspec.UNSET
-    previous_response_id: Raw = msgspec.UNSET
-    conversation: Raw = msgspec.UNSET
-    prompt: Raw = msgspec.UNSET
+    truncation: Raw = UNSET
+    tools: Raw = UNSET
+    tool_choice: Raw = UNSET
+    text: Raw = UNSET
+    reasoning: Raw = UNSET
+    chat_template: Raw = UNSET
+    chat_template_kwargs: Raw = UNSET
+    previous_input_messages: Raw = UNSET
+    previous_response_id: Raw = UNSET
+    conversation: Raw = UNSET
+    prompt: Raw = UNSET
 
     def raw(self, name: str) -> bytes:
-        value = getattr(self, name)
-        return msgspec.json.encode(value) if value is None or isinstance(value, str) else openai_body.raw_json(value)
+        return openai_body.raw_json(getattr(self, name))
 
     @property
     def may_be_cut(self) -> bool:
         """vLLM cuts the prompt to the context unless that is disabled, which `null` does not (measured)."""
-        return self.may_truncate or (self.truncation is not msgspec.UNSET and self.raw("truncation") != b'"disabled"')
+        return self.may_truncate or (self.truncation is not UNSET and self.raw("truncation") != b'"disabled"')
+
+
+class _ResponsesBody(_Members):
+    input: str | list[dict[str, Any]] | msgspec.UnsetType = UNSET
+
+
+class _RawBody(_Members):
+    input: Raw = UNSET
 
 
 _BODY: Final = msgspec.json.Decoder(_ResponsesBody)
+_RAW_BODY: Final = msgspec.json.Decoder(_RawBody)
+_COUNTABLE_MEMBERS: Final = decoder_of(_COUNTABLE)
+_COUNTABLE_UNINSTRUCTED: Final = decoder_of(tuple(name for name in _COUNTABLE if name != "instructions"))
 _TOOLS: Final = msgspec.json.Decoder(list[dict[str, Any]] | None)
 _ANYTHING: Final = msgspec.json.Decoder()
 
@@ -72,8 +86,8 @@ class OpenAIResponses:
     path = "/v1/responses"
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        read = openai_body.decode_body(_BODY, body)
-        if read.input is msgspec.UNSET:
+        read = openai_body.decode_at_once(_BODY, body) or openai_body.decode_body(_RAW_BODY, body)
+        if read.input is UNSET:
             raise InvalidRequest("input is missing.", param="input")
         if read.background:
             raise InvalidRequest(
@@ -82,34 +96,40 @@ class OpenAIResponses:
                 param="background",
             )
         cap, cap_tokens = openai_body.read_cap(read, _OBEYED, _ALSO_OBEYED)
-        raw = bytes(read.input)
-        text = read_input(raw)
+        if isinstance(read, _RawBody):
+            raw = openai_body.raw_json(read.input)
+            text, start = read_input(raw), raw
+        else:
+            text, start = look_at_input(read.input), start_of(read.input)
         tools = _read_tools(read.raw("tools"))
         media = (*text.media, *_elsewhere(read, tools))
+        may_be_cut = read.may_be_cut
         prompt = Prompt(
-            text_bytes=text.text_bytes
-            + text_bytes(read.instructions or "")
-            + sum(schema_bytes(read.raw(name)) for name in _SCHEMAS),
-            messages=text.messages + (read.instructions is not None) + count_items(read.raw("previous_input_messages")),
-            tools=count_items(read.raw("tools")),
+            text.text_bytes,
+            text.messages,
             media_parts=len(media),
             media=media,
-            may_be_cut=read.may_be_cut,
+            may_be_cut=may_be_cut,
             has_own_template=read.raw("chat_template") != b"null",
-            least_text_bytes=0 if read.may_be_cut else text.least_bytes,
+            least_text_bytes=0 if may_be_cut else text.least_bytes,
         )
-        start = raw if read.instructions is None else read.instructions[: openai_body.AFFINITY_BYTES].encode() + raw
+        if read.instructions is not None:
+            prompt.text_bytes += text_bytes(read.instructions)
+            prompt.messages += 1
+            start = read.instructions[:AFFINITY_BYTES].encode() + start
+        _add_schemas(prompt, read, tools)
+        calls = sum([item.get("type") == "function_call" for item in text.items]) if isinstance(text.items, list) else 0
         return InferenceRequest(
-            model=read.model,
-            prompts=(prompt,),
-            cap=cap,
-            cap_tokens=cap_tokens,
+            read.model,
+            (prompt,),
+            cap,
+            cap_tokens,
             is_chat=True,
             stream=read.stream is True,
             n=read.samples,
             affinity=openai_body.affinity(read, start),
             priority=read.engine_priority,
-            countable=Countable() if read.may_be_cut else _countable(read, text, tools),
+            countable=Countable() if may_be_cut else _countable(read, body, calls),
             prompt_name="input",
             cap_param=CAP,
         )
@@ -155,29 +175,41 @@ def _read_tools(raw: bytes) -> list[dict[str, Any]] | None:
     return openai_body.decode(_TOOLS, raw, param="tools") or []
 
 
-def _elsewhere(read: _ResponsesBody, tools: list[dict[str, Any]] | None) -> list[MediaPart]:
+def _add_schemas(prompt: Prompt, read: _Members, tools: list[dict[str, Any]] | None) -> None:
+    for raw in _SCHEMAS(read):
+        if raw is not UNSET:
+            prompt.text_bytes += schema_bytes(bytes(raw))
+    prompt.tools = count_items(read.raw("tools")) if tools is None else len(tools)
+    if read.previous_input_messages is not UNSET:
+        prompt.messages += count_items(bytes(read.previous_input_messages))
+    if read.reasoning is not UNSET:
+        _effort(read)  # a number in it may be none
+
+
+def _elsewhere(read: _Members, tools: list[dict[str, Any]] | None) -> list[MediaPart]:
     """What of the prompt is not in the body: it is kept elsewhere, or the engine fetches it by a tool of its own."""
-    found = [ELSEWHERE for name in _ELSEWHERE if read.raw(name) != b"null"]
+    found = [ELSEWHERE for raw in _ELSEWHERE(read) if raw is not UNSET and bytes(raw) != b"null"]
     if tools is None or any(tool.get("type") not in _CLIENTS_TOOLS for tool in tools):
         found.append(ELSEWHERE)
     return found
 
 
-def _countable(read: _ResponsesBody, text: InputText, tools: list[dict[str, Any]] | None) -> Countable:
-    members = {name: read.raw(name) for name in _COUNTABLE if getattr(read, name) not in (msgspec.UNSET, None)}
-    calls = 0 if not isinstance(text.items, list) else sum(item.get("type") == "function_call" for item in text.items)
-    return Countable(chat=_chat(read, text, tools), responses=members, slack_tokens=CALL_SLACK_TOKENS * calls)
+def _countable(read: _Members, body: bytes, calls: int) -> Countable:
+    members = BodyMembers(body, _COUNTABLE_UNINSTRUCTED if read.instructions is None else _COUNTABLE_MEMBERS)
+    return Countable(partial(_chat, body), responses=members, slack_tokens=CALL_SLACK_TOKENS * calls)
 
 
-def _chat(read: _ResponsesBody, text: InputText, tools: list[dict[str, Any]] | None) -> dict[str, bytes] | None:
+def _chat(body: bytes) -> dict[str, bytes] | None:
     """The chat members of which vLLM's /tokenize makes as many tokens as its Responses route of the body; None where nobody
-    knows."""
-    model = (read.model or "").lower()
-    if text.items is None or tools is None or any(name in model for name in _OTHERWISE_RENDERED):
+    knows. body: one that was read before."""
+    read = openai_body.decode(_RAW_BODY, body)
+    items = read_input(openai_body.raw_json(read.input)).items
+    tools, model = _read_tools(read.raw("tools")), (read.model or "").lower()
+    if items is None or tools is None or any(name in model for name in _OTHERWISE_RENDERED):
         return None
     if read.raw("tool_choice") not in (b"null", b'"auto"') or read.raw("previous_input_messages") != b"null":
         return None
-    messages, functions = chat_of(text.items, read.instructions), [_function_of(tool) for tool in tools]
+    messages, functions = chat_of(items, read.instructions), [_function_of(tool) for tool in tools]
     if messages is None or None in functions:
         return None
     # The route adds the model's own first token, which a chat leaves to its template.
@@ -186,14 +218,15 @@ def _chat(read: _ResponsesBody, text: InputText, tools: list[dict[str, Any]] | N
         chat["tools"] = msgspec.json.encode(functions)
     if read.raw("chat_template_kwargs") != b"null":
         chat["chat_template_kwargs"] = read.raw("chat_template_kwargs")
-    effort = _effort(read.raw("reasoning"))
+    effort = _effort(read)
     if effort is not None:
         chat["reasoning_effort"] = msgspec.json.encode(effort)
     return chat
 
 
-def _effort(raw: bytes) -> object:
-    reasoning = openai_body.decode(_ANYTHING, raw, param="reasoning")
+def _effort(read: _Members) -> object:
+    """How much is to be thought. Raises InvalidRequest where the numbers beside it are none."""
+    reasoning = openai_body.decode(_ANYTHING, read.raw("reasoning"), param="reasoning")
     return reasoning.get("effort") if isinstance(reasoning, dict) else None
 
 

@@ -16,6 +16,7 @@ from gateway.core.request import MediaKind, MediaPart
 from gateway.dialects.chat_text import (
     DECODE_LIMIT_BYTES,
     MEDIA,
+    escaped_bytes,
     may_hold_media,
     member_bytes,
     text_bytes,
@@ -38,7 +39,7 @@ _CONTENTS: Final = frozenset(("content", "output", "summary"))
 _FRAME_BYTES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InputText:
     """What was found: bytes that can be rendered, messages that they make, and media parts (not in the bytes).
 
@@ -57,7 +58,11 @@ def read_input(raw: bytes) -> InputText:
     """The `input` of a body. Raises InvalidRequest unless it is a text or a list of objects."""
     if len(raw) > DECODE_LIMIT_BYTES:
         return _by_length(raw)
-    items = decode(_INPUT, raw, param="input")
+    return look_at_input(decode(_INPUT, raw, param="input"))
+
+
+def look_at_input(items: str | list[dict[str, Any]]) -> InputText:
+    """The same of an input that is decoded."""
     if isinstance(items, str):
         return InputText(text_bytes(items), 1, items=items)
     total = 0
@@ -80,7 +85,7 @@ def _item_bytes(item: Mapping[str, Any], media: list[MediaPart]) -> int:
             total += member_bytes(value)
         elif isinstance(value, str):
             # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
-            total += text_bytes(value) + (len(msgspec.json.encode(value)) - len(value.encode()) if key == "output" else 0)
+            total += text_bytes(value) + (escaped_bytes(value) if key == "output" else 0)
         else:
             total += sum(_part_bytes(part, media) for part in (value if isinstance(value, list) else [value]))
     return total

@@ -168,6 +168,12 @@ def test_functions_and_effort_are_counted_with_it() -> None:
     assert (found["reasoning_effort"], found["chat_template_kwargs"]) == ("low", {"a": 1})
 
 
+def test_that_chat_is_made_when_it_is_asked_for_and_once() -> None:
+    countable = read(instructions="Be brief.").countable
+    assert countable.chat is not None
+    assert countable.chat is countable.chat
+
+
 @pytest.mark.parametrize(
     "members",
     [
