@@ -12,8 +12,10 @@ from typing import Any, Final
 
 import pytest
 import uvicorn
+from anthropic import AsyncAnthropic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from openai import AsyncOpenAI
 from uvicorn.server import ServerState
 
 from gateway.core.errors import InvalidRequest
@@ -25,7 +27,7 @@ from gateway.web.inference import Inference
 from gateway.web.inference_head import InferenceHead
 from gateway.web.upload import BodyRoom, read_upload
 
-LIMITS: Final = DoorLimits(header_bytes=8192, headers=16, url_bytes=256, header_s=9.0, idle_s=9.0, pipelined=2)
+LIMITS: Final = DoorLimits(header_bytes=8192, headers=32, url_bytes=256, header_s=9.0, idle_s=9.0, pipelined=2)
 LINE: Final = b"POST /v1/chat/completions HTTP/1.1"
 FIELDS: Final = (b"host: x", b"Authorization: Bearer k", b"x-stainless-timeout: 60", b"content-length: %d", b"accept: */*")
 
@@ -57,8 +59,9 @@ class Reading(Inference):
             self.served.append((*told, body, client.keep_alive))
             if self.gate is not None:
                 await self.gate.wait()
-            answer = b"%d bytes" % len(body)
-            await client.write_head(200, [(b"date", b"now"), (b"content-length", b"%d" % len(answer))], goes_on=True)
+            answer = b'{"bytes":%d}' % len(body)
+            framing = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+            await client.write_head(200, [(b"date", b"now"), *framing], goes_on=True)
             await client.write_body(answer)
             await client.finish()
         except asyncio.CancelledError:
@@ -131,7 +134,7 @@ def _dateless(seen: bytes | str) -> bytes | str:
 class Connection:
     """One connection of a client."""
 
-    def __init__(self, limits: DoorLimits = LIMITS, *, keeps_heads: bool = True) -> None:
+    def __init__(self, limits: DoorLimits = LIMITS, *, keeps_heads: bool = True, is_made: bool = True) -> None:
         async def app(scope: Any, receive: Any, send: Any) -> None:
             message = await receive()
             self.asked.append((scope["method"], scope["path"], scope["query_string"], scope["headers"], message.get("body")))
@@ -147,7 +150,8 @@ class Connection:
         self.protocol = Feeding(self.door, self.inference, config, self.state, {})
         if not keeps_heads:
             self.protocol._unseen = 1 << 30
-        self.protocol.connection_made(self.transport)
+        if is_made:
+            self.protocol.connection_made(self.transport)
 
     async def read(self, data: bytes) -> None:
         if not self.transport.is_over:
@@ -212,7 +216,28 @@ async def test_what_follows_from_a_head_is_shared_by_all_requests_that_bring_it(
     await connection.leave()
 
 
-AUTHORIZATION: Final = b"authorization: Bearer k"
+async def test_the_sdks_of_openai_and_anthropic_send_the_same_head_again() -> None:
+    connections: list[Connection] = []
+
+    def connected() -> HttpProtocol:
+        connections.append(Connection(is_made=False))
+        return connections[-1].protocol
+
+    async with await asyncio.get_running_loop().create_server(connected, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with (
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as by_openai,
+            AsyncAnthropic(base_url=url, api_key="k") as other,
+        ):
+            for text in ("one", "two", "three"):
+                await by_openai.chat.completions.create(model="tiny", messages=[{"role": "user", "content": text}])
+                await other.messages.create(model="tiny", max_tokens=9, messages=[{"role": "user", "content": text}])
+    assert len(connections) == 2
+    for connection in connections:
+        assert len(connection.inference.served) == 3
+        assert len(set(map(id, connection.inference.heads))) == 1
+
+
 NEAR: Final = {
     "another order": request(fields=FIELDS[::-1]),
     "another case of a name": request(fields=[field.replace(b"host", b"Host") for field in FIELDS]),
