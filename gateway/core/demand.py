@@ -31,7 +31,7 @@ class Demand:
         return sum(group.prompt_tokens for group in self.groups)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """Tokens as the engine reports them. prompt_tokens: all of them, those of `cached_tokens` included.
 

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import MediaKind, MediaPart
-from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, text_bytes
+from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, separators, text_bytes
 from gateway.dialects.media import media_part
 from gateway.dialects.normal_forms import MOST_GROWTH
 from gateway.dialects.openai_body import decode
@@ -138,7 +138,7 @@ def json_bytes(value: Any) -> int:
         return 0
     text = _encode(value)
     written = len(text) if text.isascii() else max(text_bytes(text.decode()), _ESCAPED_GROWTH * len(text))
-    return written + text.count(b",") + text.count(b":")
+    return written + separators(text)
 
 
 def _holds_answer(content: Any) -> bool:

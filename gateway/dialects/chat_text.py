@@ -159,7 +159,12 @@ def member_bytes(value: Any) -> int:
         return 0
     text = _encode(value)
     # One space for each separator, and the strings inside may hold JSON of their own.
-    return (len(text) if text.isascii() else text_bytes(text.decode())) + text.count(b",") + text.count(b":")
+    return (len(text) if text.isascii() else text_bytes(text.decode())) + separators(text)
+
+
+def separators(text: bytes) -> int:
+    """Commas and colons in a text. They are few, and what is taken out is found twice as fast as what is counted."""
+    return 2 * len(text) - len(text.replace(b",", b"")) - len(text.replace(b":", b""))
 
 
 def _by_length(raw: bytes) -> Prompt:

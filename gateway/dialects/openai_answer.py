@@ -72,12 +72,12 @@ def read_usage(usage: Any) -> Usage | None:
     """The usage of an answer, None unless both of its counts make sense."""
     if not isinstance(usage, dict):
         return None
-    prompt, output = token_count(usage.get("prompt_tokens")), token_count(usage.get("completion_tokens"))
-    if prompt is None or output is None:
+    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is not int or type(output) is not int or not (0 <= prompt <= _MAX_TOKENS and 0 <= output <= _MAX_TOKENS):
         return None
     details = usage.get("prompt_tokens_details")
     cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(prompt_tokens=prompt, output_tokens=output, cached_tokens=None if cached is None else min(cached, prompt))
+    return Usage(prompt, output, None if cached is None else min(cached, prompt))
 
 
 def read_answer(text: bytes | bytearray) -> Answer | None:

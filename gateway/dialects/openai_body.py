@@ -214,11 +214,11 @@ def read_cap(body: OpenAIBody, obeyed: Sequence[str], also_obeyed: Sequence[str]
         if value is None:
             state = CapState.NULL if cap is None else state
             continue
-        least = 0 if name == "max_tokens" and "max_completion_tokens" not in obeyed and body.echo else 1
+        least = 0 if body.echo and name == "max_tokens" and "max_completion_tokens" not in obeyed else 1
         if value < least:
             raise InvalidRequest(f"{name} must be at least {least}, got {value}.", param=name)
         if cap is None:
-            state, cap = CapState.SET, max(value, 1)
+            state, cap = CapState.SET, value or 1
     if cap is None:
         return state, None
     for name in also_obeyed:

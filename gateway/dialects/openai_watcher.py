@@ -27,7 +27,9 @@ _DONE = b"[DONE]"
 
 def watch(*, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
     """The watcher for an answer of this kind. Usage can be hidden only in a stream that is not compressed."""
-    encoding = (content_encoding or "identity").strip().lower()
+    if not content_encoding:
+        return StreamWatcher(hide_usage=hide_usage) if is_event_stream else PlainChoices()
+    encoding = content_encoding.strip().lower()
     is_compressed = encoding not in ("", "identity")
     if is_compressed and not can_decompress(encoding):
         return Unseen()
@@ -191,7 +193,7 @@ class PlainWatcher:
     at_boundary = False
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._kept: bytes | bytearray = b""  # nearly all answers come in one piece
         self._head = b""
         self._is_oversize = False
         self.usage: Usage | None = None
@@ -203,12 +205,18 @@ class PlainWatcher:
         return True
 
     def feed(self, data: bytes) -> bytes:
-        self._kept += data
+        kept = self._kept
+        if not kept:
+            self._kept = data
+        elif isinstance(kept, bytearray):
+            kept += data
+        else:
+            self._kept = bytearray(kept) + data
         if len(self._kept) > ANSWER_LIMIT_BYTES and not self._is_oversize:
             self._is_oversize = True
             self._head = bytes(self._kept[:ANSWER_HEAD_BYTES])
         if self._is_oversize:
-            del self._kept[:-ANSWER_TAIL_BYTES]
+            self._kept = bytearray(self._kept[-ANSWER_TAIL_BYTES:])
         return data
 
     def finish(self) -> bytes:
@@ -216,7 +224,7 @@ class PlainWatcher:
             self.read_large(self._head, bytes(self._kept))
         else:
             self.read_whole(self._kept)
-        self._kept.clear()
+        self._kept = b""
         return b""
 
     @property
@@ -227,7 +235,7 @@ class PlainWatcher:
         """An answer of which only the beginning and the end were kept."""
         self.usage = last_usage(tail)
 
-    def read_whole(self, text: bytearray) -> None:
+    def read_whole(self, text: bytes | bytearray) -> None:
         """All of an answer."""
         self.read_answer(decode(text))
 
@@ -240,7 +248,7 @@ class PlainChoices(PlainWatcher):
 
     __slots__ = ()
 
-    def read_whole(self, text: bytearray) -> None:
+    def read_whole(self, text: bytes | bytearray) -> None:
         answer = read_answer(text)
         if answer is None:
             return

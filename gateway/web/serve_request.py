@@ -240,7 +240,8 @@ class Line:
             body = await rooms.big_bodies.read(dialect.write_cap, body, offer.cap_to_write)
         hide_usage = False
         if request.stream and not request.wants_usage and rooms.choices.asks_usage_of(rooms.roster.view(grant.backend).rules):
-            asked = await rooms.big_bodies.read(dialect.ask_usage, body, request)
+            ask, is_large = dialect.ask_usage, len(body) > LIMIT_BYTES
+            asked = await rooms.big_bodies.read(ask, body, request) if is_large else ask(body, request)
             hide_usage, body = asked is not body, asked
 
         upstream = rooms.upstreams[grant.backend]
