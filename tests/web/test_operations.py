@@ -9,6 +9,7 @@ from unittest import mock
 import httpx
 import pytest
 
+from gateway.core.names import BackendName
 from gateway.core.outcomes import Outcome
 from gateway.metrics import GaugeName
 from gateway.web.app import data_app
@@ -165,6 +166,20 @@ async def test_who_runs_and_who_waits_is_shown_at_the_same_instant(engine: Scrip
         assert rows[GaugeName.BACKLOG_SECONDS, ("a",)] == 2.5, "the age of the oldest, while the drain is unknown"
         runs.release()
         waits.close()
+
+
+async def test_it_is_counted_whether_requests_found_a_connection_ready(engine: ScriptedEngine) -> None:
+    script_vllm(engine)
+    async with open_rooms({"a": engine}) as rooms:
+        pool = rooms.upstreams[BackendName("a")].pool
+        exchange = await pool.send(b"GET", b"/version", [(b"host", b"a")], b"")
+        await exchange.head()
+        exchange.abort(None)
+        pool.requests += 2  # on a connection that lay ready; this engine keeps none
+        rows = {(row.gauge, row.labels[1]): row.value for row in gauge_rows(rooms) if len(row.labels) == 2}
+        assert (rows[GaugeName.UPSTREAM_REQUESTS, "fresh"], rows[GaugeName.UPSTREAM_REQUESTS, "ready"]) == (1, 2)
+        assert (rows[GaugeName.UPSTREAM_CONNECTS, "opened"], rows[GaugeName.UPSTREAM_CONNECTS, "failed"]) == (1, 0)
+        assert rows[GaugeName.UPSTREAM_CONNECTIONS, "opening"] == 0
 
 
 async def test_only_outcomes_that_occurred_are_listed(engine: ScriptedEngine) -> None:

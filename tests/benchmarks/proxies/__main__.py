@@ -10,8 +10,8 @@ import msgspec
 
 from benchmarks.proxies.figures import Figures, figures_of
 from benchmarks.proxies.peers import DIRECT, PEERS
-from benchmarks.proxies.report import figures_table, machine, ratios_table, round_line
-from benchmarks.proxies.scenarios import FIRST_ROUND_ONLY, SCENARIOS
+from benchmarks.proxies.report import crowd_table, figures_table, machine, ratios_table, round_line
+from benchmarks.proxies.scenarios import CROWD, FIRST_ROUND_ONLY, SCENARIOS, USUAL
 from benchmarks.proxies.visits import Plan, Visit, visit
 
 
@@ -32,9 +32,13 @@ def main(arguments: Sequence[str]) -> int:
             rounds[name].append(figures_of(seen.measured, direct.measured if direct is not None else ()))
             _say(round_line(number, name, rounds[name][-1]))
             for each in seen.measured:
+                if each.connections < SCENARIOS[each.scenario].connections:
+                    _say(f"  {each.scenario}: {each.connections} connections are all that this limit on open files allows")
                 for error in each.first_errors[:1]:
                     _say(f"  {each.scenario}: {each.errors} errors, such as: {error}")
     print(f"{machine()}\n\n{figures_table(rounds)}\n\n{ratios_table(rounds)}")
+    if crowds := {seen.proxy: each for seen in visits for each in seen.measured if each.scenario == CROWD}:
+        print(f"\n{crowd_table(crowds)}")
     faults = [f"{seen.proxy}: {fault}" for seen in visits for fault in seen.faults]
     if given.json is not None:
         record = {"machine": machine(), "faults": faults, "rounds": rounds, "visits": visits}
@@ -48,9 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.proxies", description=__doc__)
     parser.add_argument("proxies", nargs="+", choices=(DIRECT, *PEERS), metavar="PROXY", help=", ".join((DIRECT, *PEERS)))
     parser.add_argument("--rounds", type=int, default=3, help="how often each is visited")
-    parser.add_argument(
-        "--scenarios", type=_scenarios, default=tuple(SCENARIOS), help="comma-separated: " + ", ".join(SCENARIOS)
-    )
+    names = f"comma-separated: {', '.join(SCENARIOS)}; without it all but {CROWD}"
+    parser.add_argument("--scenarios", type=_scenarios, default=USUAL, help=names)
     parser.add_argument("--seconds", type=float, default=3.0, help="for which the clients of a scenario ask again")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds beyond its end after which a scenario gives up")
     parser.add_argument(

@@ -24,7 +24,7 @@ class Findings:
         self.began = time.perf_counter()
         self.asks_until = self.began + seconds
         self.request = _request(scenario, port)
-        self.open_answers = 0
+        self.open_answers = self.most_open = 0
         self.ok = self.verbatim = self.errors = 0
         self.first_errors: list[str] = []
         self.latencies_s: list[float] = []
@@ -116,7 +116,9 @@ class Client(asyncio.Protocol):
     def _ask(self) -> None:
         self._pieces = []
         self._is_open = True
-        self._findings.open_answers += 1
+        findings = self._findings
+        findings.open_answers += 1
+        findings.most_open = max(findings.most_open, findings.open_answers)
         self._asked = time.perf_counter()
         self._transport.write(self._findings.request)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from benchmarks.proxies.measured import Measured, Quantiles
-from benchmarks.proxies.scenarios import SCENARIOS
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -69,7 +68,7 @@ def figures_of(measured: Iterable[Measured], direct: Iterable[Measured]) -> Figu
         Figure.TTFT_P99: ttft.p99 if ttft else None,
         Figure.LAG_P50: lag.p50 if lag else None,
         Figure.LAG_P99: lag.p99 if lag else None,
-        Figure.STREAM_KIB: _stream_kib(idle),
+        Figure.STREAM_KIB: stream_kib(idle),
         Figure.BASE_MIB: idle.resident_before_bytes / MIB if idle is not None and idle.resident_before_bytes else None,
         Figure.HANG_UP_S: abort.hang_up_s if abort is not None else None,
         Figure.VERBATIM: sum(each.verbatim for each in seen) / ok if ok else None,
@@ -93,10 +92,10 @@ def _chunk_us(measured: Measured | None, request_us: float | None) -> float | No
     return (stream_us - request_us) * measured.ok / measured.chunks
 
 
-def _stream_kib(idle: Measured | None) -> float | None:
-    if idle is None or idle.resident_most_bytes is None or idle.resident_before_bytes is None:
+def stream_kib(idle: Measured | None) -> float | None:
+    if idle is None or not idle.connections or idle.resident_most_bytes is None or idle.resident_before_bytes is None:
         return None
-    return (idle.resident_most_bytes - idle.resident_before_bytes) / KIB / SCENARIOS[idle.scenario].connections
+    return (idle.resident_most_bytes - idle.resident_before_bytes) / KIB / idle.connections
 
 
 def _added(measured: Measured | None, bare: Measured | None, of: Callable[[Measured], Quantiles | None]) -> Quantiles | None:

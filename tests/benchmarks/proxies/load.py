@@ -57,6 +57,8 @@ async def measure(scenario: Scenario, sides: Sides, *, seconds: float, grace_s: 
         findings.failed("not finished in time")
     return Measured(
         scenario=scenario.name,
+        connections=scenario.connections,
+        most_open=findings.most_open,
         ok=findings.ok,
         verbatim=findings.verbatim,
         errors=findings.errors,
@@ -116,7 +118,8 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sides = Sides(given.port, given.engine_port, given.engine_pid, given.proxy_pid)
-    measured = uvloop.run(measure(SCENARIOS[given.scenario], sides, seconds=given.seconds, grace_s=given.grace))
+    scenario = SCENARIOS[given.scenario].within(hard)
+    measured = uvloop.run(measure(scenario, sides, seconds=given.seconds, grace_s=given.grace))
     sys.stdout.buffer.write(msgspec.json.encode(measured))
 
 

@@ -14,7 +14,9 @@ class Quantiles(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """ok: whole answers; verbatim: those that came byte for byte as they were sent. errors: answers that were not whole, and
+    """connections: of the load, most_open: the most of them that waited for an answer or its end at once.
+
+    ok: whole answers; verbatim: those that came byte for byte as they were sent. errors: answers that were not whole, and
     failures to connect; first_errors quotes some.
 
     proxy_cpu_s: user and system seconds of the proxy and all its children. resident: their bytes before the load, and the most
@@ -23,6 +25,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     scenario: str
+    connections: int = 0
+    most_open: int = 0
     ok: int = 0
     verbatim: int = 0
     errors: int = 0

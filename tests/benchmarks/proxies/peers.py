@@ -76,7 +76,7 @@ def _nginx(program: str, place: Place) -> Sequence[str]:
     configuration.write_text(
         f"""
 daemon off; worker_processes 1; pid {scratch}/nginx.pid; error_log stderr error;
-events {{ worker_connections 16384; }}
+events {{ worker_connections 32768; }}
 http {{
   access_log off; keepalive_requests 100000000; client_max_body_size 16m; client_body_buffer_size 256k;
   {" ".join(f"{name}_temp_path {scratch}/{name};" for name in folders)}

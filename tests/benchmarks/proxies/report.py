@@ -4,10 +4,15 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
-from benchmarks.proxies.figures import COMPARED, Figure, Figures, medians, paired_ratio
+from benchmarks.proxies.figures import COMPARED, MIB, Figure, Figures, medians, paired_ratio, stream_kib
+from benchmarks.proxies.measured import Measured
 from benchmarks.proxies.peers import DIRECT
+from benchmarks.proxies.scenarios import CROWD, SCENARIOS
 
+_CROWD_PLAN: Final = SCENARIOS[CROWD].plan
+_FIRST_DUE_MS: Final = _CROWD_PLAN.gap_ms if _CROWD_PLAN is not None else 0
 Rounds = Mapping[str, Sequence[Figures]]
 """The figures of every round, by proxy."""
 
@@ -39,6 +44,31 @@ def ratios_table(rounds: Rounds) -> str:
         if one != other
     ]
     return _table(["CPU, paired", *COMPARED.values()], rows)
+
+
+def crowd_table(crowds: Mapping[str, Measured]) -> str:
+    """What it took to hold a crowd of streams, by proxy. late: than the engine sent it; the first chunk: than was due."""
+    head = [
+        "proxy",
+        "streams at once",
+        "whole answers",
+        "errors",
+        "KiB/stream",
+        "MiB in all",
+        "cores",
+        "chunk late ms p50",
+        "p99",
+        "first late ms p99",
+    ]
+    rows = []
+    for name, each in crowds.items():
+        cores = each.proxy_cpu_s / each.wall_s if each.proxy_cpu_s is not None else None
+        most = each.resident_most_bytes / MIB if each.resident_most_bytes is not None else None
+        late = (each.lag_us.p50 / 1e3, each.lag_us.p99 / 1e3) if each.lag_us is not None else (None, None)
+        first = each.ttft_us.p99 / 1e3 - _FIRST_DUE_MS if each.ttft_us is not None else None
+        counts = (str(number) for number in (each.most_open, each.ok, each.errors))
+        rows.append([name, *counts, *(_shown(value) for value in (stream_kib(each), most, cores, *late, first))])
+    return _table(head, rows)
 
 
 def round_line(number: int, name: str, figures: Figures) -> str:

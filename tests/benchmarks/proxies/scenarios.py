@@ -1,12 +1,15 @@
 """The loads that every proxy is put under, one after the other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from benchmarks.proxies.bodies import StreamPlan
 
 KIB: Final = 1024
+CROWD: Final = "idle10000"
+# Open files of a proxy that are nobody's connection; kvgate keeps 256 for itself.
+_OTHER_FILES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,10 @@ class Scenario:
         """How long one answer takes at least."""
         return self.plan.chunks * self.plan.gap_ms / 1000 if self.plan is not None else 0.0
 
+    def within(self, open_files: int) -> "Scenario":
+        """With no more connections than a proxy can have that may open so many files: two for each."""
+        return replace(self, connections=min(self.connections, (open_files - _OTHER_FILES) // 2))
+
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     scenario.name: scenario
@@ -50,7 +57,11 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         Scenario("paced100", 100, plan=StreamPlan(100, gap_ms=20, is_stamped=True), spread_s=2.0),
         Scenario("paced500", 500, plan=StreamPlan(40, gap_ms=20, is_stamped=True), spread_s=0.8),
         Scenario("abort", 64, plan=StreamPlan(2000, gap_ms=10), spread_s=0.2, is_once=True, hang_up_after=5),
+        # All of them are open for ten seconds at least.
+        Scenario(CROWD, 10_000, plan=StreamPlan(25, gap_ms=1000, is_stamped=True), spread_s=15.0, is_once=True),
     )
 }
-FIRST_ROUND_ONLY: Final = frozenset({"idle2000", "abort"})
+USUAL: Final = tuple(name for name in SCENARIOS if name != CROWD)
+"""What is put on where nothing else is said."""
+FIRST_ROUND_ONLY: Final = frozenset({"idle2000", "abort", CROWD})
 """What later rounds leave out: they take long, and vary little."""

@@ -13,7 +13,8 @@ from benchmarks.proxies.figures import Figure, figures_of, paired_ratio
 from benchmarks.proxies.kvgate import faults
 from benchmarks.proxies.measured import Measured, Quantiles
 from benchmarks.proxies.processes import our_environment, our_module
-from benchmarks.proxies.scenarios import SCENARIOS
+from benchmarks.proxies.report import crowd_table
+from benchmarks.proxies.scenarios import CROWD, SCENARIOS, USUAL
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.metrics import Metrics, WaitEnded
 from support.gateway_process import Metrics as Scrape
@@ -153,7 +154,13 @@ def test_a_chunk_costs_what_its_stream_costs_beyond_a_plain_request() -> None:
         Measured(scenario="burst", ok=10, chunks=1280, proxy_cpu_s=0.01),
         Measured(scenario="unary64k", ok=10, errors=2, proxy_cpu_s=1.0),
         Measured(scenario="lat1", ok=10, latency_us=Quantiles(300.0, 900.0)),
-        Measured(scenario="idle2000", ok=2000, resident_before_bytes=1 << 20, resident_most_bytes=(1 << 20) + 2000 * 4096),
+        Measured(
+            scenario="idle2000",
+            connections=2000,
+            ok=2000,
+            resident_before_bytes=1 << 20,
+            resident_most_bytes=(1 << 20) + 2000 * 4096,
+        ),
     ]
     direct = [Measured(scenario="lat1", ok=10, latency_us=Quantiles(100.0, 200.0))]
     figures = figures_of(measured, direct)
@@ -162,6 +169,34 @@ def test_a_chunk_costs_what_its_stream_costs_beyond_a_plain_request() -> None:
     assert figures[Figure.REQUEST_64K] is None  # one in six failed
     assert (figures[Figure.LATENCY_P50], figures[Figure.LATENCY_P99]) == (200.0, 700.0)
     assert (figures[Figure.STREAM_KIB], figures[Figure.BASE_MIB]) == (4.0, 1.0)
+
+
+def test_a_crowd_is_as_large_as_it_shall_be_or_as_open_files_allow_two_for_each_stream() -> None:
+    assert CROWD not in USUAL
+    assert SCENARIOS[CROWD].within(1 << 20).connections == 10_000
+    assert SCENARIOS[CROWD].within(4_512).connections == 2_000
+    assert SCENARIOS["lat1"].within(4_512) == SCENARIOS["lat1"]
+
+
+def test_what_a_crowd_took_is_told_by_proxy() -> None:
+    measured = Measured(
+        scenario=CROWD,
+        connections=1000,
+        most_open=990,
+        ok=999,
+        errors=1,
+        wall_s=40.0,
+        proxy_cpu_s=12.0,
+        resident_before_bytes=50 << 20,
+        resident_most_bytes=70 << 20,
+        ttft_us=Quantiles(1_010_000.0, 1_200_000.0),
+        lag_us=Quantiles(500.0, 9_000.0),
+    )
+    rows = crowd_table({"kvgate": measured, "direct": Measured(scenario=CROWD)}).splitlines()
+    assert rows[2:] == [
+        "| kvgate | 990 | 999 | 1 | 20.5 | 70.0 | 0.30 | 0.50 | 9.00 | 200 |",
+        "| direct | 0 | 0 | 0 | - | - | - | - | - | - |",
+    ]
 
 
 def test_ratios_are_paired_by_round_and_what_is_missing_pairs_with_nothing() -> None:
