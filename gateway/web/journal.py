@@ -118,9 +118,6 @@ class Journal:
         self._model_label: str | None = None
         self._entry = tally.arrive()
 
-    def enter(self, phase: Phase) -> None:
-        self.phase = phase
-
     def in_line(self) -> None:
         self._entry.move(_QUEUED_PLACE)
 
