@@ -10,11 +10,13 @@ At every instant, so in every snapshot:
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from support.http_client import Broken, Connection
 
 PAUSE_S = 0.02
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ class State:
     def is_idle(self) -> bool:
         return (self.held_blocks, self.in_flight, self.queued, self.reading) == (0, 0, 0, 0)
 
-    def faults(self) -> list[str]:
-        """What breaks the rules in this one snapshot."""
+    def faults(self, larger: Mapping[str, int] = _NONE) -> list[str]:
+        """What breaks the rules in this one snapshot. larger: for some backends, what might be held there until its budget
+        shrank, and may be held until it has gone."""
         found = []
         accounted = sum(self.outcomes.values()) + self.queued + self.in_flight + self.reading
         if self.received != accounted:
@@ -77,10 +80,10 @@ class State:
         counts |= {"reading": self.reading, "received": self.received, **self.outcomes}
         found += [f"{name} is {count}" for name, count in counts.items() if count < 0]
         for backend in self.backends:
-            found += self._backend_faults(backend)
+            found += self._backend_faults(backend, larger.get(backend["name"], 0))
         return found
 
-    def _backend_faults(self, backend: Mapping[str, Any]) -> list[str]:
+    def _backend_faults(self, backend: Mapping[str, Any], larger: int) -> list[str]:
         name, held, in_flight = backend["name"], int(backend["held_blocks"]), int(backend["in_flight"])
         found = []
         if held < 0 or in_flight < 0:
@@ -89,21 +92,32 @@ class State:
             found.append(f"{name}: {held} blocks held by {in_flight} requests")
         if backend["budget_blocks"] is not None and self.raw["mode"] == "enforce":
             budget, reserve = int(backend["budget_blocks"]), int(backend["reserve_blocks"])
-            limit = budget if in_flight == 1 else budget - reserve
-            if held > limit:
+            if held > max(most_held(backend), larger):
                 found.append(f"{name}: {held} blocks held by {in_flight} requests, of {budget} less {reserve}")
         return found
 
 
+def most_held(backend: Mapping[str, Any]) -> int:
+    """What its requests may hold by its budget: one alone may take the reserve as well."""
+    budget, reserve = int(backend["budget_blocks"]), int(backend["reserve_blocks"])
+    return budget if int(backend["in_flight"]) == 1 else budget - reserve
+
+
 @dataclass(slots=True)
 class BookWatch:
-    """Reads the state over and over until stopped, and remembers the worst it saw."""
+    """Reads the state over and over until stopped, and remembers the worst it saw.
+
+    An engine that came back smaller is known as such when it is next asked: what was granted until then stays held, and nothing
+    is granted beside it. So from one budget to a smaller one, what could be held by the larger may still be.
+    """
 
     admin_url: str
     snapshots: int = 0
     deepest_queue: int = 0
     most_in_flight: int = 0
     faults: list[str] = field(default_factory=list)
+    _known: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _larger: dict[str, int] = field(default_factory=dict)
     _previous: State | None = None
     _task: asyncio.Task[None] | None = None
 
@@ -142,7 +156,8 @@ class BookWatch:
         self.snapshots += 1
         self.deepest_queue = max(self.deepest_queue, state.queued)
         self.most_in_flight = max(self.most_in_flight, state.in_flight)
-        self.faults += state.faults()
+        self._note_shrinking(state)
+        self.faults += state.faults(self._larger)
         if self._previous is not None:
             before = {"received": self._previous.received, **self._previous.outcomes}
             now = {"received": state.received, **state.outcomes}
@@ -150,3 +165,15 @@ class BookWatch:
                 f"{name} fell from {count} to {now.get(name, 0)}" for name, count in before.items() if now.get(name, 0) < count
             ]
         self._previous = state
+
+    def _note_shrinking(self, state: State) -> None:
+        for backend in state.backends:
+            name = backend["name"]
+            if backend["budget_blocks"] is None:
+                continue
+            before = self._known.get(name, backend)
+            self._known[name] = backend
+            if int(backend["held_blocks"]) <= most_held(backend):
+                self._larger.pop(name, None)
+            elif int(backend["budget_blocks"]) < int(before["budget_blocks"]):
+                self._larger[name] = max(self._larger.get(name, 0), most_held(before))
