@@ -156,7 +156,7 @@ class StreamWatcher:
         return True
 
     def _see_chunk(self, chunk: Answer) -> None:
-        if chunk.error or chunk.object == "error":
+        if chunk.is_error:
             self.has_error = True
             return
         if chunk.usage is not None or chunk.timings is not None:

@@ -56,7 +56,7 @@ class EventSplitter:
     def line(self, data: bytes) -> bytes | None:
         """The data of the one event that `data` is, if it has one line of data and nothing else, and begins one; None if not.
         Nothing need be fed then."""
-        if data.find(b"\n") == len(data) - 2 and data.startswith(_DATA) and not self._tail and not self._is_oversize:
+        if data.find(b"\n") == len(data) - 2 and data.startswith(_DATA) and self.is_fresh:
             return data[6:-2] if b"\r" not in data else None
         return None
 

@@ -76,17 +76,18 @@ class UpstreamHead:
         """The same head but for the length of its body."""
         other = object.__new__(UpstreamHead)
         length = (b"content-length", b"%d" % body_bytes)
-        other.headers = [length if header[0] == b"content-length" else header for header in self.headers]
-        going_back = self._going_back
-        other._going_back = (
-            None if going_back is None else [length if header[0] == b"content-length" else header for header in going_back]
-        )
+        other.headers = _of_length(self.headers, length)
+        other._going_back = None if self._going_back is None else _of_length(self._going_back, length)
         other.status, other.reason = self.status, self.reason
         other.content_type, other.is_event_stream = self.content_type, self.is_event_stream
         other.content_length, other.has_length = body_bytes, True
         other.content_encoding = self.content_encoding
         other.is_chunked, other.keep_alive = False, self.keep_alive
         return other
+
+
+def _of_length(headers: list[tuple[bytes, bytes]], length: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
+    return [length if header[0] == b"content-length" else header for header in headers]
 
 
 def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -9,6 +9,7 @@ import pytest_asyncio
 
 from clients.real_client import CLIENTS, NODE_CLIENTS, RealClient, has_node, install, running
 from support.bench import Bench, running_bench
+from support.programs import missing
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=CLIENTS)
 async def client(request: pytest.FixtureRequest, installed: Path) -> AsyncIterator[RealClient]:
     if request.param in NODE_CLIENTS and not has_node():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("node and npm are not on the path")
+        missing("node and npm are not on the path")
     async with running(installed, request.param) as started:
         yield started
 
