@@ -174,7 +174,7 @@ def _add_message(messages: list[dict[str, Any]], item: dict[str, Any]) -> bool:
     if role == "assistant":
         text = content if isinstance(content, str) else _only_text(content, "output_text")
         return text is not None and (isinstance(content, str) or "type" in item) and _add_said(messages, "content", text)
-    if role not in _PLAIN_ROLES:
+    if not isinstance(role, str) or role not in _PLAIN_ROLES:
         return False
     if isinstance(content, list):
         parts = [_text_of(part, "input_text") for part in content]

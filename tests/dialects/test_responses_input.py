@@ -140,6 +140,7 @@ def test_what_an_assistant_says_thinks_and_calls_in_turn_is_one_message(items: A
         {"role": "user", "content": []},
         {"role": "user", "content": None},
         {"role": "critic", "content": "x"},
+        {"role": {"name": "user"}, "content": "x"},
         {"role": "user", "content": "x", "name": "n"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a"}]},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "namespace": "n"},
