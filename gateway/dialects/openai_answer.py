@@ -33,11 +33,19 @@ class Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
+class Counts(msgspec.Struct, gc=False):
+    """The `usage` of an answer, as far as it is looked at."""
+
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
+    prompt_tokens_details: Any = None
+
+
 class Answer(msgspec.Struct, gc=False):
     """A plain answer or an event of a stream, as far as it is looked at. choices: None where there are none that make sense."""
 
     choices: list[Choice] | None = None
-    usage: Any = None
+    usage: Counts | None = None
     timings: Any = None
     error: Any = None
     object: Any = None
@@ -49,7 +57,7 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def only_tells_usage(self) -> bool:
-        return self.choices == [] and isinstance(self.usage, dict)
+        return self.choices == [] and self.usage is not None
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
@@ -70,12 +78,14 @@ def decode(text: bytes | bytearray) -> Any:
 
 def read_usage(usage: Any) -> Usage | None:
     """The usage of an answer, None unless both of its counts make sense."""
-    if not isinstance(usage, dict):
-        return None
-    prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    counts = _odd_counts(usage)
+    return None if counts is None else _sensible(counts)
+
+
+def _sensible(counts: Counts) -> Usage | None:
+    prompt, output, details = counts.prompt_tokens, counts.completion_tokens, counts.prompt_tokens_details
     if type(prompt) is not int or type(output) is not int or not (0 <= prompt <= _MAX_TOKENS and 0 <= output <= _MAX_TOKENS):
         return None
-    details = usage.get("prompt_tokens_details")
     cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
     return Usage(prompt, output, None if cached is None else min(cached, prompt))
 
@@ -103,8 +113,12 @@ def _odd_answer(answer: Any) -> Answer | None:
         return None
     told = answer.get("choices")
     choices = [_odd_choice(choice) for choice in (told if isinstance(told, list) else ()) if isinstance(choice, dict)]
-    others = {name: answer.get(name) for name in Answer.__struct_fields__ if name != "choices"}
-    return Answer(choices or ([] if told == [] else None), **others)
+    others = {name: answer.get(name) for name in ("timings", "error", "object")}
+    return Answer(choices or ([] if told == [] else None), _odd_counts(answer.get("usage")), **others)
+
+
+def _odd_counts(usage: Any) -> Counts | None:
+    return Counts(*map(usage.get, Counts.__struct_fields__)) if isinstance(usage, dict) else None
 
 
 def _odd_choice(choice: dict[str, Any]) -> Choice:
@@ -138,7 +152,8 @@ def _text(value: Any) -> str | None:
 
 def usage_of(answer: Answer) -> Usage | None:
     """The usage that an answer, or an event of one, carries: as `usage` or, from llama.cpp, in its timings."""
-    return read_usage(answer.usage) or read_timings(answer.timings)
+    usage = _sensible(answer.usage) if answer.usage is not None else None
+    return read_timings(answer.timings) if usage is None else usage
 
 
 def read_timings(timings: Any) -> Usage | None:
@@ -175,7 +190,8 @@ def token_bytes(choice: Choice) -> int:
     words = choice.delta or choice.message
     if words is None:
         return text_length(choice.text)
-    total = text_length(words.content)
+    content = words.content  # nearly always all that there is
+    total = 0 if content is None else len(content) if content.isascii() else len(content.encode())
     if (reasoning := words.reasoning or words.reasoning_content) is not None:
         total += text_length(reasoning)
     if choice.text is not None or words.refusal is not None:

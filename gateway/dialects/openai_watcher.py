@@ -206,9 +206,10 @@ class PlainWatcher:
 
     def feed(self, data: bytes) -> bytes:
         kept = self._kept
-        if not kept:
+        if not kept and len(data) <= ANSWER_LIMIT_BYTES:
             self._kept = data
-        elif isinstance(kept, bytearray):
+            return data
+        if isinstance(kept, bytearray):
             kept += data
         else:
             self._kept = bytearray(kept) + data
@@ -256,4 +257,5 @@ class PlainChoices(PlainWatcher):
         self.usage = usage_of(answer)
         for choice in answer.choices or ():
             self.text_bytes += token_bytes(choice)
-            self.hit_cap = self.hit_cap or choice.finish_reason == "length"
+            if choice.finish_reason == "length":
+                self.hit_cap = True
