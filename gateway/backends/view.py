@@ -52,14 +52,18 @@ class Pool:
     backends: tuple[BackendView, ...]
     # Worked out once: a pool serves many requests.
     planned: tuple[BackendView, ...] = field(init=False, compare=False, repr=False)
+    largest: BackendView | None = field(init=False, compare=False, repr=False)
     models: frozenset[str] = field(init=False, compare=False, repr=False)
     _families: Mapping[str | None, str] = field(init=False, compare=False, repr=False)
     _other_family: str = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """planned: those of the backends whose capacity is known. models: all that one of them or another lists."""
+        """planned: those of the backends whose capacity is known. largest: of them, by its budget. models: all that one of
+        the backends or another lists."""
         views = self.backends
-        object.__setattr__(self, "planned", tuple(view for view in views if view.capacity is not None))
+        budgets = [(view, view.capacity.budget.blocks) for view in views if view.capacity is not None]
+        object.__setattr__(self, "planned", tuple(view for view, _ in budgets))
+        object.__setattr__(self, "largest", max(budgets, key=lambda known: known[1])[0] if budgets else None)
         object.__setattr__(self, "models", frozenset(model for view in views for model in view.models))
         versions = " or ".join(sorted({view.version_text for view in views}))
         families: dict[str | None, str] = {model: f"{model} on {versions}" for view in views for model in view.models}

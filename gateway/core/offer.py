@@ -40,6 +40,11 @@ class DefaultOutput:
     tokens: int | None = None
     require: bool = False
 
+    @property
+    def decides(self) -> bool:
+        """An absent cap is not left to the engine."""
+        return self.require or self.tokens is not None
+
 
 class CountKind(StrEnum):
     """How far a prompt count can be trusted."""
@@ -114,6 +119,33 @@ class Unfit:
     limit: int
 
 
+def offer_at_once(
+    request: InferenceRequest,
+    prompt_tokens: int,
+    rules: EngineRules,
+    weighing: Weighing,
+    budget: Budget,
+    default_output: DefaultOutput,
+) -> Offer | None:
+    """What `make_offer` says of most requests, in a third of its time: one prompt that is written on, with a cap with which
+    it is within the context, or of a chat to the end of the context. None: only `make_offer` can tell.
+
+    prompt_tokens: of its one prompt; of a chat without a cap its bound, which nobody refuses for.
+    """
+    context, cap = weighing.max_context, request.cap_tokens
+    if cap is not None:
+        tokens = prompt_tokens + cap
+        if context is not None and tokens > context:
+            return None
+    elif context is None or default_output.decides or rules.fair_share_tokens is not None or not request.is_chat:
+        return None
+    else:
+        tokens = cap = context
+    samples = _samples_of(request, rules) if request.best_of > 1 else request.n
+    blocks = samples * weighing.sequence_blocks(tokens)
+    return Offer(blocks, samples, prompt_tokens, cap, weighing) if blocks <= budget.blocks else None
+
+
 def make_offer(
     request: InferenceRequest,
     count: PromptCount,
@@ -129,16 +161,7 @@ def make_offer(
     The count has one entry per prompt of the request.
     """
     context = weighing.max_context
-    samples = request.best_of if rules.has_best_of and request.best_of > request.n else request.n
-    cap = request.cap_tokens
-    if len(count.tokens) == 1 and cap:
-        # The commonest: one prompt with a cap. Where both are within the context, only the budget is left to be asked.
-        prompt_tokens = count.tokens[0]
-        if prompt_tokens is not None and (context is None or prompt_tokens + cap <= context):
-            blocks = samples * weighing.sequence_blocks(prompt_tokens + cap)
-            if blocks <= budget.blocks:
-                return Offer(blocks, samples, prompt_tokens, cap, weighing)
-
+    samples = _samples_of(request, rules)
     cap = effective_cap(request, rules)
     if cap is None and default_output.require:
         text = f"this gateway requires an output cap: set {request.cap_param}"
@@ -165,6 +188,10 @@ def make_offer(
     if cap is None:
         return _uncapped(sequences, rules, budget, default_output)
     return _capped(sequences, cap, budget)
+
+
+def _samples_of(request: InferenceRequest, rules: EngineRules) -> int:
+    return request.best_of if rules.has_best_of and request.best_of > request.n else request.n
 
 
 @dataclass(slots=True)

@@ -22,10 +22,10 @@ def lane_of(
 
 
 def _is_never_large(lanes: LaneTable, pool: Pool, weighed: Weighed) -> bool:
-    """Whether the only backend of a pool tells, by how many sequences there are, that their lengths do not matter."""
-    if len(pool.planned) != 1:
+    """Whether the largest backend of a pool tells, by how many sequences there are, that their lengths do not matter."""
+    view = pool.largest
+    if view is None:
         return False
-    view = pool.planned[0]
     capacity, offer = view.capacity, weighed.offers.get(view.name)
     if capacity is None or offer is None or capacity.context_blocks is None:
         return False

@@ -13,7 +13,7 @@ from gateway.backends.view import BackendView, Pool
 from gateway.core.decisions import Mode
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
-from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer
+from gateway.core.offer import CountFirst, CountKind, Offer, PromptCount, Unfit, effective_cap, make_offer, offer_at_once
 from gateway.core.outcomes import RejectReason
 from gateway.core.prompt_offer import make_prompt_offer
 from gateway.core.request import InferenceRequest
@@ -44,10 +44,18 @@ def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighe
     """What `weigh` says wherever the bound decides, which takes no waiting; None where it does not."""
     choices = rooms.choices
     count = bound_of(request, _media_of(rooms, pool)) if rooms.media else bound_of(request)
+    prompt_tokens = count.tokens[0] if len(count.tokens) == 1 and not request.is_prompt_only else None
     offers: dict[BackendName, Offer] = {}
     for view in pool.planned:
-        assert view.capacity is not None
-        offer = _offer_of(view.capacity, request, count, choices)
+        capacity = view.capacity
+        assert capacity is not None
+        offer: Offer | CountFirst | Unfit | None = None
+        if prompt_tokens is not None:
+            offer = offer_at_once(
+                request, prompt_tokens, capacity.rules, capacity.weighing, capacity.budget, choices.default_output
+            )
+        if offer is None:
+            offer = _offer_of(capacity, request, count, choices)
         if not isinstance(offer, Offer):
             return None
         offers[view.name] = offer

@@ -36,3 +36,4 @@ def test_who_has_not_told_its_models_has_one_family() -> None:
     pool = Pool(PoolName("a"), (view("a", version=None),))
     assert pool.family("tiny") == pool.family(None) == "other on vllm ?"
     assert pool.planned == ()
+    assert pool.largest is None

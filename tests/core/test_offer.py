@@ -20,6 +20,7 @@ from gateway.core.offer import (
     PromptCount,
     Unfit,
     make_offer,
+    offer_at_once,
 )
 from gateway.core.outcomes import RejectReason
 from gateway.core.request import CapState, InferenceRequest, Prompt
@@ -511,3 +512,43 @@ def test_a_bound_below_the_context_leaves_something_to_expect_where_no_exact_cou
     at_the_context = offer_of(answer(asked(800), bound_only(1024)))
     assert at_the_context.worst_blocks == 64
     assert at_the_context.weighing is None  # its prompt may fill it alone
+
+
+RULES = st.sampled_from([VLLM, LLAMA, EngineRules()])
+WEIGHINGS = st.sampled_from(
+    [PLAIN, Weighing(16), Weighing(1, 700), Weighing(16, 1024, whole_context_blocks=70), Weighing(16, 1024, spare_blocks=1)]
+)
+OUTPUTS = st.sampled_from([DefaultOutput(), DefaultOutput(tokens=64), DefaultOutput(require=True)])
+
+
+@given(
+    request=st.builds(
+        asked,
+        st.sampled_from([CapState.ABSENT, CapState.NULL]) | st.integers(1, 1100),
+        n=st.integers(1, 3),
+        best_of=st.integers(1, 3),
+        chat=st.booleans(),
+    ),
+    tokens=st.integers(0, 1100),
+    kind=st.sampled_from(CountKind),
+    rules=RULES,
+    weighing=WEIGHINGS,
+    budget=st.sampled_from([ROOMY, SMALL, TIGHT]),
+    output=OUTPUTS,
+    overlong=st.sampled_from(Overlong),
+)
+def test_what_is_offered_at_once_is_what_a_longer_look_offers(
+    request: InferenceRequest,
+    tokens: int,
+    kind: CountKind,
+    rules: EngineRules,
+    weighing: Weighing,
+    budget: Budget,
+    output: DefaultOutput,
+    overlong: Overlong,
+) -> None:
+    at_once = offer_at_once(request, tokens, rules, weighing, budget, output)
+    if at_once is not None and (kind is not CountKind.EXACT or request.cap_tokens is not None):
+        count = PromptCount((tokens,), kind)
+        found = answer(request, count, rules=rules, weighing=weighing, budget=budget, default_output=output, overlong=overlong)
+        assert at_once == found
