@@ -9,6 +9,10 @@ What is made for every request is not frozen, which would make it three times as
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from typing import Final
+
+# Placement hashes no more of a prompt or of a session key than this (bytes).
+AFFINITY_BYTES: Final = 1_024
 
 
 class CapState(Enum):
@@ -117,7 +121,7 @@ class InferenceRequest:
 
     n, best_of: samples of each prompt; which of them counts is the engine's rule (core/engine_rules.py).
     cap_tokens: the output cap of one sequence, None unless cap is SET.
-    affinity: what placement hashes: the session key if there is one, else the start of the prompt.
+    start: what placement hashes, or the text that it stands for: the session key if there is one, else the start of the prompt.
     is_prompt_only: the prompts are read and nothing is written (embeddings); the cap is then 1, which adds no token.
     prompt_name, cap_param: what the caller's format calls its prompt (None: as OpenAI does) and its output cap.
     priority: as the client wrote it for an engine that ranks requests, where the lower number goes first; None: it wrote none.
@@ -129,16 +133,22 @@ class InferenceRequest:
     cap_tokens: int | None
     is_chat: bool
     stream: bool = False
+    start: bytes | str = b""
+    countable: Countable = field(default_factory=Countable)
     n: int = 1
     best_of: int = 1
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
     usage_is_unsaid: bool = False  # nothing in the body is about that event
-    affinity: bytes = b""
     priority: int | None = None
-    countable: Countable = field(default_factory=Countable)
     is_prompt_only: bool = False
     prompt_name: str | None = None
     cap_param: str = "max_tokens"
+
+    @property
+    def affinity(self) -> bytes:
+        """What placement hashes. It is asked for only where there is a choice, so a text is not encoded before that."""
+        start = self.start
+        return (start.encode() if isinstance(start, str) else start)[:AFFINITY_BYTES]
 
     @property
     def prompt_param(self) -> str:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import CapState, Countable, InferenceRequest, Prompt
+from gateway.core.request import AFFINITY_BYTES, CapState, Countable, InferenceRequest, Prompt
 from gateway.dialects import json_edit
 from gateway.dialects.anthropic_error import error_body, error_event
 from gateway.dialects.anthropic_text import FRAME_BYTES, MessagesText, look_at_messages, read_messages
@@ -16,7 +16,7 @@ from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import count_items, schema_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.json_start import start_of
-from gateway.dialects.openai_body import AFFINITY_BYTES, MEMBER_LIMIT_BYTES, CapTokens, Raw, decode, decode_at_once, raw_json
+from gateway.dialects.openai_body import MEMBER_LIMIT_BYTES, CapTokens, Raw, decode, decode_at_once, raw_json
 
 # The one cap, which the thinking counts into. vLLM and llama.cpp ignore every other name here, and `n` as well (measured).
 CAP: Final = "max_tokens"
@@ -92,7 +92,7 @@ class AnthropicMessages:
             cap_tokens,
             is_chat=True,
             stream=read.stream is True,
-            affinity=start,
+            start=start,
             countable=Countable(anthropic=BodyMembers(body, _COUNTABLE_MEMBERS)),
         )
 

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import MediaPart, Prompt
+from gateway.core.request import AFFINITY_BYTES, MediaPart, Prompt
 from gateway.dialects.media import media_part
 from gateway.dialects.normal_forms import MOST_GROWTH, is_stable_latin, normalised_bytes
-from gateway.dialects.openai_body import AFFINITY_BYTES, decode
+from gateway.dialects.openai_body import decode
 
 # Above this, messages are not decoded on the event loop (1 MiB takes about 1 ms); their JSON is the bound.
 DECODE_LIMIT_BYTES = 1 << 20
@@ -78,7 +78,7 @@ def read_messages(raw: bytes) -> Prompt:
     return look_at_messages(decode(_MESSAGES, raw, param="messages"), len(raw))[0]
 
 
-def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> tuple[Prompt, bytes]:
+def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> tuple[Prompt, str]:
     """The same of messages that are decoded, and what placement hashes of them: the first texts in them.
 
     json_bytes: of the JSON that they stand in, DECODE_LIMIT_BYTES at most.
@@ -90,31 +90,46 @@ def look_at_messages(messages: list[dict[str, Any]], json_bytes: int) -> tuple[P
     said = start = ""
     media: list[MediaPart] = []
     for message in messages:
-        for key, value in message.items():
-            if len(start) < AFFINITY_BYTES:
-                start = start + value[:AFFINITY_BYTES] if type(value) is str else _add_texts(start, (value,), _TEXTS_WITHIN)
-            if type(value) is not str:
-                total += _content(value, media) if key == "content" else member_bytes(value)
-            elif key == "content":
-                length = len(value)
-                if length > _LONG and not said and message.get("role") in _RENDERED:
-                    said = value[:_SAID]
-                if value.isascii():
-                    total += length
-                elif length > _LONG and is_stable_latin(value):
-                    latin += length
-                else:
-                    total += normalised_bytes(value)
-                if message.get("role") == "tool":
-                    # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
-                    total += escaped_bytes(value)
-            elif key != "role" or value not in _ROLES:
-                total += member_bytes(value)
-    # No text is longer than its JSON.
-    prompt = Prompt(total + min(2 * latin, json_bytes), len(messages), said=said)
+        role: Any = message.get("role")
+        content: Any = message.get("content")
+        is_plain = False  # a text and its role, and nothing else
+        if type(content) is str:
+            length = len(content)
+            if length > _LONG and not said and role in _RENDERED:
+                said = content[:_SAID]
+            if content.isascii():
+                total += length
+            elif length > _LONG and is_stable_latin(content):
+                latin += length
+            else:
+                total += normalised_bytes(content)
+            if role == "tool":
+                # Many templates put a tool's answer into JSON: every quote and every line end grows by a backslash.
+                total += escaped_bytes(content)
+            is_plain = type(role) is str and role in _ROLES and len(message) == 2
+        elif content is not None:
+            total += _content(content, media)
+        if not is_plain:
+            total += _beside_content(message)
+        if len(start) >= AFFINITY_BYTES:
+            continue
+        start = f"{start}{role}{content[:AFFINITY_BYTES]}" if is_plain else _add_texts(start, message.values(), _TEXTS_WITHIN)
+    if latin:
+        total += min(2 * latin, json_bytes)  # no text is longer than its JSON
+    prompt = Prompt(total, len(messages))
+    if said:
+        prompt.said = said
     if media:
         prompt.media_parts, prompt.media = len(media), tuple(media)
-    return prompt, start.encode()[:AFFINITY_BYTES]
+    return prompt, start
+
+
+def _beside_content(message: dict[str, Any]) -> int:
+    total = 0
+    for key, value in message.items():
+        if key != "content" and (key != "role" or type(value) is not str or value not in _ROLES):
+            total += member_bytes(value)
+    return total
 
 
 def escaped_bytes(text: str) -> int:
@@ -124,9 +139,11 @@ def escaped_bytes(text: str) -> int:
 
 def _add_texts(start: str, values: Iterable[Any], levels: int) -> str:
     for value in values:
+        if len(start) >= AFFINITY_BYTES:
+            break
         if isinstance(value, str):
             start += value[:AFFINITY_BYTES]
-        elif isinstance(value, dict | list) and levels and len(start) < AFFINITY_BYTES:
+        elif isinstance(value, dict | list) and levels:
             start = _add_texts(start, value.values() if isinstance(value, dict) else value, levels - 1)
     return start
 

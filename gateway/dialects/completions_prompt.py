@@ -11,9 +11,9 @@ from typing import Annotated
 import msgspec
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import Prompt
+from gateway.core.request import AFFINITY_BYTES, Prompt
 from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, text_bytes
-from gateway.dialects.openai_body import AFFINITY_BYTES, decode
+from gateway.dialects.openai_body import decode
 
 # Sequences of one body, before `n`: as many as vLLM allows for `n` itself.
 MAX_PROMPTS = 16_384

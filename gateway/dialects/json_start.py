@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.dialects.openai_body import AFFINITY_BYTES
+from gateway.core.request import AFFINITY_BYTES
 
 # No text of a prompt lies deeper than this; who nests for fun is not followed.
 _LEVELS: Final = 8

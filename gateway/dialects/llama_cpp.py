@@ -48,7 +48,7 @@ class LlamaCppCompletion:
             is_chat=False,
             stream=read.stream is True,
             n=read.samples,
-            affinity=openai_body.affinity(read, prompts.start),
+            start=openai_body.session_key(read) or prompts.start,
             priority=read.engine_priority,
             countable=Countable(texts=prompts.texts),
             cap_param=CAP,

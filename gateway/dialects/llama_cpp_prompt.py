@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import MediaKind, MediaPart, Prompt
+from gateway.core.request import AFFINITY_BYTES, MediaKind, MediaPart, Prompt
 from gateway.dialects.chat_text import text_bytes
 from gateway.dialects.completions_prompt import COUNT_BYTES, MAX_PROMPTS, Prompts, as_json, read_prompts
-from gateway.dialects.openai_body import AFFINITY_BYTES, decode
+from gateway.dialects.openai_body import decode
 
 # Entries of a large list that is of no single kind: each is read into an object.
 MAX_MIXED: Final = 100_000

@@ -32,16 +32,21 @@ def _character_class(ranges: str) -> str:
 _LONGER: Final = re.compile(_character_class(_LONGER_IN_NFKC))
 _WIDE_LONGER: Final = re.compile(_character_class(_WIDE_LONGER_IN_NFKC))
 _ASCII: Final = bytes(range(0x80))
-# The first byte of all that `_WIDE_LONGER` finds.
-_FOUR_BYTES: Final = b"\xf0"
+# The first byte of all that `_WIDE_LONGER` finds, and that of curly quotes and long dashes, which are what most often makes a
+# text in a Latin script one that is not Latin-1.
+_FOUR_BYTES: Final = 0xF0
+_PUNCTUATION: Final = 0xE2
 
 
 def normalised_bytes(text: str) -> int:
     """UTF-8 bytes of a text in the longest of its forms: as it is, NFC, and NFKC."""
     encoded = text.encode()
-    if len(encoded) == len(text) or is_stable_latin(text):
-        return len(encoded)
     plain = longest = len(encoded)
+    if plain == len(text):
+        return plain
+    # To be told by an exception that a text is not Latin-1 takes longer than all the rest here.
+    if _PUNCTUATION not in encoded and is_stable_latin(text):
+        return plain
     # What is not ASCII decides, and is little of most texts. A mark that so comes to follow another letter than its own can
     # only make a text look as if it were not in form NFC.
     shown = text if plain > 2 * len(text) else encoded.translate(None, _ASCII).decode()

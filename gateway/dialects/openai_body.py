@@ -7,22 +7,19 @@ for being numbers at all (`1e400` and a seed of 5,000 digits are not); what they
 
 import re
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import CapState, InferenceRequest
+from gateway.core.request import AFFINITY_BYTES, CapState, InferenceRequest
 from gateway.dialects import json_edit
 
 # The largest cap that every engine reads as it is written: llama.cpp keeps it in 32 bits, and a wrapped one means "no limit".
 MAX_CAP_TOKENS = 2**31 - 1
 # vLLM's own limit.
 MAX_SAMPLES = 16_384
-# Placement hashes no more of a prompt or of a session key than this (bytes).
-AFFINITY_BYTES = 1_024
 
 # A sampling parameter (of which `logit_bias` is the largest) is read into objects; more than this takes too long (bytes).
 MEMBER_LIMIT_BYTES = 1 << 20
@@ -31,6 +28,11 @@ CapTokens = Annotated[int, msgspec.Meta(ge=-MAX_CAP_TOKENS, le=MAX_CAP_TOKENS)] 
 Samples = Annotated[int, msgspec.Meta(ge=1, le=MAX_SAMPLES)] | None
 Priority = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | msgspec.UnsetType | None
 Raw = msgspec.Raw | msgspec.UnsetType
+
+# To look up a member of an enum costs as much as a call.
+_SET: Final = CapState.SET
+_NULL: Final = CapState.NULL
+_ABSENT: Final = CapState.ABSENT
 
 _Body = TypeVar("_Body")
 
@@ -101,10 +103,6 @@ class OpenAIBody(msgspec.Struct):
     def wants_usage(self) -> bool:
         return isinstance(self.stream_options, StreamOptions) and self.stream_options.include_usage is True
 
-
-# What asks for more than one plain answer, and most bodies have not.
-_CHOICES: Final = attrgetter("n", "n_cmpl", "best_of", "stream_options", "priority")
-_ONE_CHOICE: Final = _CHOICES(OpenAIBody())
 
 _NUMBERS = (
     "temperature",
@@ -189,13 +187,17 @@ def raw_json(member: msgspec.Raw | msgspec.UnsetType) -> bytes:
 
 def add_choices(request: InferenceRequest, body: OpenAIBody) -> None:
     """Complete a request of chat or completions by what its body says about samples, usage and priority."""
-    if _CHOICES(body) == _ONE_CHOICE:
+    options = body.stream_options
+    if options is UNSET:
         request.usage_is_unsaid = True
-        return
-    request.n, request.best_of = body.samples, body.best_of or 1
-    request.usage_is_unsaid = body.stream_options is UNSET
-    request.wants_usage = body.wants_usage
-    request.priority = body.engine_priority
+    elif isinstance(options, StreamOptions):
+        request.wants_usage = options.include_usage is True
+    if body.n is not None or body.n_cmpl is not None:
+        request.n = body.samples
+    if body.best_of is not None:
+        request.best_of = body.best_of
+    if body.priority is not UNSET:
+        request.priority = body.priority
 
 
 def read_cap(body: OpenAIBody, obeyed: Sequence[str], also_obeyed: Sequence[str]) -> tuple[CapState, int | None]:
@@ -206,27 +208,29 @@ def read_cap(body: OpenAIBody, obeyed: Sequence[str], also_obeyed: Sequence[str]
     Raises InvalidRequest for a cap below 1, but for 0 where `echo` makes it legal (the engine then runs one token), and
     for one cap that lifts another.
     """
-    state, cap = CapState.ABSENT, None
+    state, cap = _ABSENT, None
     for name in obeyed:
         value = getattr(body, name)
         if value is UNSET:
             continue
         if value is None:
-            state = CapState.NULL if cap is None else state
+            state = _NULL if cap is None else state
             continue
-        least = 0 if body.echo and name == "max_tokens" and "max_completion_tokens" not in obeyed else 1
-        if value < least:
-            raise InvalidRequest(f"{name} must be at least {least}, got {value}.", param=name)
+        if value < 1:
+            least = 0 if body.echo and name == "max_tokens" and "max_completion_tokens" not in obeyed else 1
+            if value < least:
+                raise InvalidRequest(f"{name} must be at least {least}, got {value}.", param=name)
         if cap is None:
-            state, cap = CapState.SET, value or 1
+            state, cap = _SET, value or 1
     if cap is None:
         return state, None
     for name in also_obeyed:
         value = getattr(body, name)
-        if isinstance(value, int):
-            if value < 0:
-                raise InvalidRequest(f"{name} {value} (no limit) contradicts the other cap of this request.", param=name)
-            cap = max(cap, value)
+        if value is UNSET or value is None:
+            continue
+        if value < 0:
+            raise InvalidRequest(f"{name} {value} (no limit) contradicts the other cap of this request.", param=name)
+        cap = max(cap, value)
     return state, cap
 
 
@@ -290,10 +294,9 @@ def ask_usage(body: bytes, request: InferenceRequest) -> bytes:
     return json_edit.replace(body, [(member.start, member.end, asked)])
 
 
-def affinity(body: OpenAIBody, prompt: bytes) -> bytes:
-    """What placement hashes: the session key if there is one, else the start of the prompt."""
-    if body.prompt_cache_key is not UNSET or body.session_id is not UNSET:
-        for key in (body.prompt_cache_key, body.session_id):
-            if key is not UNSET and (raw := bytes(key)) != b"null":
-                return raw[:AFFINITY_BYTES]
-    return prompt[:AFFINITY_BYTES]
+def session_key(body: OpenAIBody) -> bytes | None:
+    """What placement hashes where the body names its session, as its beginning in JSON; None where it names none."""
+    for key in (body.prompt_cache_key, body.session_id):
+        if key is not UNSET and (raw := bytes(key)) != b"null":
+            return raw[:AFFINITY_BYTES]
+    return None

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import Countable, InferenceRequest, Prompt
+from gateway.core.request import AFFINITY_BYTES, Countable, InferenceRequest, Prompt
 from gateway.dialects import openai_body
 from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import (
@@ -17,8 +17,8 @@ from gateway.dialects.chat_text import (
     read_messages,
     schema_bytes,
 )
-from gateway.dialects.dialect import ErrorFacts, Watcher
-from gateway.dialects.openai_body import OpenAIBody, Raw, affinity, raw_json
+from gateway.dialects.dialect import ErrorFacts
+from gateway.dialects.openai_body import OpenAIBody, Raw, raw_json
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import watch
 from gateway.dialects.sse import comment
@@ -79,22 +79,26 @@ class OpenAIChat:
 
     name = "openai_chat"
     path = "/v1/chat/completions"
+    watcher = staticmethod(watch)
 
     def read_request(self, body: bytes) -> InferenceRequest:
-        chat, prompt, start = _read(body)
+        chat: _ChatMembers
+        start: bytes | str
+        if len(body) > DECODE_LIMIT_BYTES:
+            chat, prompt, start = _read_large(body)
+        else:
+            chat = decoded = openai_body.decode(_CHAT_BODY, body)
+            if decoded.messages is UNSET:
+                raise _no_messages()
+            prompt, start = look_at_messages(decoded.messages, len(body))
         if _BESIDE(chat) != _NOTHING:
             _add_beside(prompt, chat)
+        if chat.prompt_cache_key is not UNSET or chat.session_id is not UNSET:
+            start = openai_body.session_key(chat) or start
         cap, cap_tokens = openai_body.read_cap(chat, _OBEYED, _ALSO_OBEYED)
-        request = InferenceRequest(
-            chat.model,
-            (prompt,),
-            cap,
-            cap_tokens,
-            is_chat=True,
-            stream=chat.stream is True,
-            affinity=start,
-            countable=Countable(BodyMembers(body, _COUNTABLE_MEMBERS)),
-        )
+        countable = Countable(BodyMembers(body, _COUNTABLE_MEMBERS))
+        # By their places: to name them would cost as much as to make the request.
+        request = InferenceRequest(chat.model, (prompt,), cap, cap_tokens, True, chat.stream is True, start, countable)
         openai_body.add_choices(request, chat)
         return request
 
@@ -107,9 +111,6 @@ class OpenAIChat:
     def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return openai_body.ask_usage(body, request)
 
-    def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
-        return watch(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=content_encoding)
-
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)
 
@@ -120,19 +121,17 @@ class OpenAIChat:
         return error_event(error)
 
 
-def _read(body: bytes) -> tuple[_ChatMembers, Prompt, bytes]:
-    """The members, what was found in the messages, and what placement hashes. A body that is not large is decoded in one go."""
-    if len(body) <= DECODE_LIMIT_BYTES:
-        chat = openai_body.decode(_CHAT_BODY, body)
-        if chat.messages is not UNSET:
-            prompt, start = look_at_messages(chat.messages, len(body))
-            return chat, prompt, affinity(chat, start)
-    else:
-        large = openai_body.decode_body(_LARGE_CHAT_BODY, body)
-        if large.messages is not UNSET:
-            raw = bytes(large.messages)
-            return large, read_messages(raw), affinity(large, raw)
-    raise InvalidRequest("messages is missing.", param="messages")
+def _read_large(body: bytes) -> tuple[_ChatMembers, Prompt, bytes]:
+    """The members of a body that is not decoded in one go, what was found in its messages, and their beginning."""
+    chat = openai_body.decode_body(_LARGE_CHAT_BODY, body)
+    if chat.messages is UNSET:
+        raise _no_messages()
+    raw = bytes(chat.messages)
+    return chat, read_messages(raw), raw[:AFFINITY_BYTES]
+
+
+def _no_messages() -> InvalidRequest:
+    return InvalidRequest("messages is missing.", param="messages")
 
 
 def _add_beside(prompt: Prompt, chat: _ChatMembers) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from gateway.core.request import Countable, InferenceRequest
 from gateway.dialects import openai_body
 from gateway.dialects.completions_prompt import read_prompts
-from gateway.dialects.dialect import ErrorFacts, Watcher
+from gateway.dialects.dialect import ErrorFacts
 from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import watch
@@ -32,6 +32,7 @@ class OpenAICompletions:
 
     name = "openai_completions"
     path = "/v1/completions"
+    watcher = staticmethod(watch)
 
     def read_request(self, body: bytes) -> InferenceRequest:
         completions = openai_body.decode_body(_COMPLETIONS_BODY, body)
@@ -50,7 +51,7 @@ class OpenAICompletions:
             cap_tokens=cap_tokens,
             is_chat=False,
             stream=completions.stream is True,
-            affinity=openai_body.affinity(completions, read.start),
+            start=openai_body.session_key(completions) or read.start,
             # The engine's counter does not take a suffix, so the prompt alone would be too few.
             countable=Countable(texts=() if completions.suffix else read.texts),
         )
@@ -65,9 +66,6 @@ class OpenAICompletions:
 
     def ask_usage(self, body: bytes, request: InferenceRequest) -> bytes:
         return openai_body.ask_usage(body, request)
-
-    def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
-        return watch(is_event_stream=is_event_stream, hide_usage=hide_usage, content_encoding=content_encoding)
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)

@@ -7,14 +7,14 @@ import msgspec
 
 from gateway.core.demand import Usage
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import CapState, Countable, InferenceRequest, MediaKind, MediaPart, Prompt
+from gateway.core.request import AFFINITY_BYTES, CapState, Countable, InferenceRequest, MediaKind, MediaPart, Prompt
 from gateway.dialects import openai_body
 from gateway.dialects.chat_text import read_messages, schema_bytes
 from gateway.dialects.completions_prompt import MAX_PROMPTS, Prompts, read_prompts
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
 from gateway.dialects.openai_answer import is_error, last_usage, token_count
-from gateway.dialects.openai_body import AFFINITY_BYTES, Priority, Raw
+from gateway.dialects.openai_body import Priority, Raw
 from gateway.dialects.openai_error import error_body, error_event
 from gateway.dialects.openai_watcher import PlainWatcher
 from gateway.dialects.sse import comment
@@ -65,7 +65,7 @@ class OpenAIEmbeddings:
             cap=CapState.SET,
             cap_tokens=1,
             is_chat=False,
-            affinity=prompts.start,
+            start=prompts.start,
             priority=read.priority if isinstance(read.priority, int) else None,
             countable=Countable(texts=prompts.texts),
             is_prompt_only=True,

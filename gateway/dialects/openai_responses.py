@@ -9,13 +9,13 @@ import msgspec
 from msgspec import UNSET
 
 from gateway.core.errors import InvalidRequest
-from gateway.core.request import Countable, InferenceRequest, MediaPart, Prompt
+from gateway.core.request import AFFINITY_BYTES, Countable, InferenceRequest, MediaPart, Prompt
 from gateway.dialects import openai_body
 from gateway.dialects.body_members import BodyMembers, decoder_of
 from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, count_items, schema_bytes, text_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.json_start import start_of
-from gateway.dialects.openai_body import AFFINITY_BYTES, OpenAIBody, Raw
+from gateway.dialects.openai_body import OpenAIBody, Raw
 from gateway.dialects.openai_error import error_body
 from gateway.dialects.responses_input import CALL_SLACK_TOKENS, ELSEWHERE, chat_of, look_at_input, read_input
 from gateway.dialects.responses_watcher import watch
@@ -127,7 +127,7 @@ class OpenAIResponses:
             is_chat=True,
             stream=read.stream is True,
             n=read.samples,
-            affinity=openai_body.affinity(read, start),
+            start=openai_body.session_key(read) or start[:AFFINITY_BYTES],
             priority=read.engine_priority,
             countable=Countable() if may_be_cut else _countable(read, body, calls),
             prompt_name="input",

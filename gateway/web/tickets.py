@@ -33,8 +33,8 @@ def ticket_of(journal: Journal, choices: Choices, asked: Asked, *, first_arrived
         arrived + waits_s,
         lane.name,
         terms,
-        terms.priority_of(priority),
-        request.affinity,
+        terms.priority if priority is None else terms.priority_of(priority),
+        request.affinity if len(pool.backends) > 1 else b"",  # nothing is to be chosen
         weighed.count.total,
         weighed.cap_tokens,
         pool.family(request.model),

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.core.request import AFFINITY_BYTES
 from gateway.dialects.json_start import start_of
-from gateway.dialects.openai_body import AFFINITY_BYTES
 
 TEXT = st.text(alphabet=st.sampled_from('ab"\\\n\té中😀'), max_size=8) | st.sampled_from(["x" * 600, "é" * 900, "y" * 3000])
 VALUES = st.recursive(
