@@ -13,7 +13,7 @@ from gateway.dialects.anthropic_answer import (
     token_bytes,
     whole_usage,
 )
-from gateway.dialects.dialect import Watcher
+from gateway.dialects.dialect import Watcher, feed_each
 from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
 from gateway.dialects.openai_answer import decode
 from gateway.dialects.openai_watcher import ANSWER_LIMIT_BYTES, ANSWER_TAIL_BYTES
@@ -45,7 +45,7 @@ class StreamWatcher(PassingStream):
     def see_large(self, head: bytes, tail: bytes) -> None:
         """No event of this format repeats the answer: one so large tells nothing that is looked for."""
 
-    def see_event(self, name: bytes, data: bytes) -> None:
+    def see_event(self, data: bytes) -> None:
         value = decode(data)
         if not isinstance(value, dict):
             return
@@ -101,6 +101,9 @@ class PlainWatcher:
 
     def passes(self, data: bytes) -> bool:
         return True
+
+    def feed_passed(self, reads: list[bytes]) -> list[int]:
+        return feed_each(self, reads)
 
     def feed(self, data: bytes) -> bytes:
         self._kept += data

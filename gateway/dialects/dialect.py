@@ -42,6 +42,10 @@ class Watcher(Protocol):
         """Whether `feed` would give back the very same object: then it may be fed after it was relayed."""
         ...
 
+    def feed_passed(self, reads: list[bytes]) -> list[int]:
+        """As `feed` of each of these reads, which have passed, one after the other. How many token events each brought."""
+        ...
+
     def finish(self) -> bytes:
         """The upstream ended its answer cleanly: what was held back, mostly nothing. The facts below are final now."""
         ...
@@ -85,6 +89,16 @@ class Watcher(Protocol):
     def at_boundary(self) -> bool:
         """The relayed bytes stand between two events: an event of ours can follow."""
         ...
+
+
+def feed_each(watcher: Watcher, reads: list[bytes]) -> list[int]:
+    """`Watcher.feed_passed`, where nothing is gained by taking many reads at once."""
+    brought = []
+    for data in reads:
+        before = watcher.token_events
+        watcher.feed(data)
+        brought.append(watcher.token_events - before)
+    return brought
 
 
 class Dialect(Protocol):

@@ -3,7 +3,7 @@
 import zlib
 
 from gateway.core.demand import Usage
-from gateway.dialects.dialect import Watcher
+from gateway.dialects.dialect import Watcher, feed_each
 
 _CODINGS = frozenset(("gzip", "x-gzip", "deflate"))
 # zlib's window argument: gzip or zlib by their headers; the bare stream that some mean by deflate.
@@ -35,6 +35,9 @@ class Unseen:
     def passes(self, data: bytes) -> bool:
         return True
 
+    def feed_passed(self, reads: list[bytes]) -> list[int]:
+        return feed_each(self, reads)
+
     def feed(self, data: bytes) -> bytes:
         return data
 
@@ -62,6 +65,9 @@ class Decompressing:
 
     def passes(self, data: bytes) -> bool:
         return True
+
+    def feed_passed(self, reads: list[bytes]) -> list[int]:
+        return feed_each(self, reads)
 
     def feed(self, data: bytes) -> bytes:
         if not self._is_blind:

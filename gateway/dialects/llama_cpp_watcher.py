@@ -40,7 +40,7 @@ class NativeStream(PassingStream):
         # Sequences that have begun and not ended; None before the first.
         self._open: set[int] | None = None
 
-    def see_event(self, name: bytes, data: bytes) -> None:
+    def see_event(self, data: bytes) -> None:
         event = decode(data)
         if not isinstance(event, dict):
             return

@@ -61,7 +61,6 @@ class Answer(msgspec.Struct, gc=False):
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
-_ANSWERS = msgspec.json.Decoder(list[Answer])
 # More tokens than any answer has; above it a count is nonsense and must not reach a counter.
 _MAX_TOKENS = 1 << 40
 # A key cannot stand inside a text: its quotes would be escaped there. Two levels are what usage objects have.
@@ -100,10 +99,10 @@ def read_answer(text: bytes | bytearray) -> Answer | None:
         return None
 
 
-def read_answers(lines: bytes) -> list[Answer] | None:
-    """Many of them with commas between; None if a single one is not as it should be."""
+def read_answers(lines: list[bytes]) -> list[Answer] | None:
+    """Many of them; None if a single one is not as it should be."""
     try:
-        return _ANSWERS.decode(b"[" + lines + b"]")
+        return list(map(_ANSWER.decode, lines))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -7,7 +7,8 @@ kept of any: then its first and its last bytes are shown, between which nothing 
 from abc import ABC, abstractmethod
 
 from gateway.core.demand import Usage
-from gateway.dialects.sse import EventSplitter, read_event
+from gateway.dialects.dialect import feed_each
+from gateway.dialects.sse import EventSplitter, lines_apart, read_event
 
 # What is kept of an event that outgrew the limit of one (bytes).
 HEAD_BYTES = 4 << 10
@@ -43,8 +44,8 @@ class PassingStream(ABC):
         self.is_complete = False
 
     @abstractmethod
-    def see_event(self, name: bytes, data: bytes) -> None:
-        """One event that has data. name: empty if it has none."""
+    def see_event(self, data: bytes) -> None:
+        """The data of one event that has some."""
 
     @abstractmethod
     def see_large(self, head: bytes, tail: bytes) -> None:
@@ -67,6 +68,18 @@ class PassingStream(ABC):
                 self._end_large()
         return data
 
+    def feed_passed(self, reads: list[bytes]) -> list[int]:
+        found = lines_apart(reads) if self._splitter.is_fresh else None
+        if found is None:
+            return feed_each(self, reads)
+        name, lines = found
+        brought = []
+        for data in lines:
+            before = self.token_events
+            self._see_data(name, data.strip())
+            brought.append(self.token_events - before)
+        return brought
+
     def finish(self) -> bytes:
         rest, is_whole = self._splitter.finish()
         if rest and is_whole:
@@ -85,10 +98,13 @@ class PassingStream(ABC):
 
     def _see(self, event: bytes) -> None:
         name, data = read_event(event)
+        self._see_data(name, data)
+
+    def _see_data(self, name: bytes, data: bytes | None) -> None:
         if name == b"error":
             self.has_error = True
         if data is not None:
-            self.see_event(name, data)
+            self.see_event(data)
 
     def _end_large(self) -> None:
         self.see_large(self._large_head, self._large_tail)

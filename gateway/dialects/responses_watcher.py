@@ -34,7 +34,7 @@ class ResponsesStream(PassingStream):
 
     __slots__ = ()
 
-    def see_event(self, name: bytes, data: bytes) -> None:
+    def see_event(self, data: bytes) -> None:
         if data == b"[DONE]":
             self.is_complete = True
             return

@@ -1,8 +1,8 @@
 """Server-sent events: cutting a stream into events, and reading one event's fields. Any bytes, cut anywhere.
 
 Lines end in LF, CRLF or CR, also mixed; an event ends with an empty line. Engines send whole events of one line of data each
-and end lines in LF, one of them or many in a read, so that is the way that costs nothing: `lines` gives the data of all of
-them at once.
+and end lines in LF, one of them or many in a read, so that is the way that costs nothing: `lines` gives the data of all that
+are in one read, `lines_apart` that of many reads.
 """
 
 import re
@@ -16,9 +16,10 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 # An empty line that is cut anywhere begins no earlier than this before the cut (bytes).
 _OVERLAP = 3
 _BOM = b"\xef\xbb\xbf"
-# What is before the data of an event of one line, and what is between the data of two: 6 and 8 bytes; behind the last are 2.
+# What is before the data of an event of one line, and what is between the data of two.
 _DATA = b"data: "
 _NEXT = b"\n\ndata: "
+_BEHIND_NAME = b"\ndata: "
 
 
 class EventSplitter:
@@ -56,13 +57,13 @@ class EventSplitter:
     def line(self, data: bytes) -> bytes | None:
         """The data of the one event that `data` is, if it has one line of data and nothing else, and begins one; None if not.
         Nothing need be fed then."""
-        if data.find(b"\n") == len(data) - 2 and data.startswith(_DATA) and self.is_fresh:
+        if data.find(b"\n") == len(data) - 2 and data.startswith(_DATA) and data.endswith(b"\n\n") and self.is_fresh:
             return data[6:-2] if b"\r" not in data else None
         return None
 
-    def lines(self, data: bytes) -> tuple[bytes, bytes, int] | None:
-        """Every event that ends in `data`, their data with commas between, and how many they are, if each has just one line of
-        data and nothing else; None if not. Nothing is fed by that: `pass_lines` does it, unless `data` itself came back."""
+    def lines(self, data: bytes) -> tuple[bytes, list[bytes]] | None:
+        """Every event that ends in `data`, and the data of each, if each has just one line of data and nothing else; None if
+        not. Nothing is fed by that: `pass_lines` does it, unless `data` itself came back."""
         if b"\r" in data or self._is_oversize:
             return None
         events = data
@@ -73,10 +74,9 @@ class EventSplitter:
             events = bytes(self._tail) + data[:end]
         if not events.startswith(_DATA):
             return None
-        lines = events[6:-2].replace(_NEXT, b",")
-        if b"\n" in lines:
-            return None
-        return events, lines, 1 + (len(events) - 8 - len(lines)) // 7
+        lines = events[len(_DATA) : -2].split(_NEXT)
+        # Each has two line ends behind it, and none in it.
+        return (events, lines) if events.count(b"\n") == 2 * len(lines) else None
 
     def pass_lines(self, data: bytes) -> None:
         """Feed what `lines` has read."""
@@ -113,6 +113,30 @@ class EventSplitter:
         rest = bytes(self._tail)
         self._tail.clear()
         return rest, not self._is_oversize
+
+
+def lines_apart(reads: list[bytes]) -> tuple[bytes, list[bytes]] | None:
+    """The name of all events and the data of each, if each read is just one event with one line of data, as `lines` knows
+    them, and all have the same name or none; None if not. What comes before the first read has ended an event."""
+    head = reads[0][: reads[0].find(_DATA) + len(_DATA)]
+    name, line_ends = b"", 2
+    if head != _DATA:
+        name, line_ends = head.removesuffix(_BEHIND_NAME), 3
+        if not name.startswith(b"event:") or name == head:
+            return None
+        name = name[6:].strip()
+    # A NUL is in none of the reads, so it stands only where one ends and the next begins.
+    text = b"\0".join(reads)
+    lines = text[len(head) : -2].split(b"\n\n\0" + head)
+    if (
+        len(lines) == len(reads)
+        and text.endswith(b"\n\n")
+        and text.count(b"\n") == line_ends * len(reads)
+        and text.count(b"\0") == len(reads) - 1
+        and b"\r" not in text
+    ):
+        return name, lines
+    return None
 
 
 def _event_end_lf(text: bytes | bytearray, start: int) -> int | None:

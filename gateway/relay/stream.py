@@ -3,7 +3,7 @@
 It promises:
 * bytes go on as they came; what the dialect's watcher cuts out is the usage event that nobody but us asked for.
 * behind the first token, a read that goes on whole whatever is in it is looked at later, with others of its stream: at the
-  watchdog's next look, or before anything is made of what the watcher knows. It counts for the instant at which it passed.
+  watchdog's next look, or before anything is made of what the watcher knows. It counts for the instant at which it came.
 * the grant is released in the very tick in which the engine's end is seen, also while a slow client still reads.
 * a stream that breaks never ends quietly: between two events the client gets an error event of its dialect, within an
   event (or in a plain answer) the connection is broken visibly.
@@ -12,6 +12,7 @@ It promises:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
 from gateway.admission.grant import Grant
@@ -74,9 +75,11 @@ class Answer:
         "_downstream",
         "_exchange",
         "_grant",
+        "_hides_usage",
         "_is_stream",
         "_now",
         "_on_gaps",
+        "_passed_at",
         "_running",
         "_timeline",
         "_told_whole",
@@ -105,7 +108,10 @@ class Answer:
         self._running = running
         self._watcher: Watcher | None = None
         self._told_whole = False
-        self._unseen: list[tuple[float, bytes]] = []  # passed on and not looked at yet, each with its instant
+        self._hides_usage = False
+        # Passed on and not looked at yet, and when: two lists, since ten thousand pairs are ten thousand for the collector.
+        self._unseen: list[bytes] = []
+        self._passed_at: list[float] = []
         self._is_stream = is_stream
         self._clocks = clocks
         self._timeline = timeline
@@ -127,6 +133,7 @@ class Answer:
 
     def watcher(self, head: UpstreamHead, *, hide_usage: bool) -> Watcher:
         """Eyes for the answer with this head. hide_usage: cut out the usage event that we asked for ourselves."""
+        self._hides_usage = hide_usage
         self._watcher = self._dialect.watcher(
             is_event_stream=head.is_event_stream, hide_usage=hide_usage, content_encoding=head.content_encoding
         )
@@ -220,11 +227,14 @@ class Answer:
         watcher, downstream = self._watcher, self._downstream
         if watcher is None:
             return False
-        if self._timeline.first_token is not None and len(data) <= _UNSEEN_BYTES and watcher.passes(data):
+        is_small = len(data) <= _UNSEEN_BYTES
+        if is_small and self._timeline.first_token is not None and (not self._hides_usage or watcher.passes(data)):
             if not downstream.write_now(data, chunk):
                 return False
-            self._unseen.append((self._now(), data))
-            if len(self._unseen) >= _UNSEEN_READS:
+            unseen = self._unseen
+            unseen.append(data)
+            self._passed_at.append(self._exchange.last_read_at)
+            if len(unseen) >= _UNSEEN_READS:
                 self._look()
             return True
         if not downstream.takes_at_once:
@@ -241,23 +251,30 @@ class Answer:
         watcher, unseen = self._watcher, self._unseen
         if watcher is None or not unseen:
             return
-        self._unseen = []
-        for passed_at, data in unseen:
-            seen = watcher.token_events
-            watcher.feed(data)
-            self._has_passed(watcher, seen, passed_at)
+        passed_at = self._passed_at
+        self._unseen, self._passed_at = [], []
+        instants = list(compress(passed_at, watcher.feed_passed(unseen)))
+        self._note_end(watcher)
+        if instants:
+            self._timeline.more_token_events(instants)
+            self._hand_on_gaps()
 
     def _has_passed(self, watcher: Watcher, token_events_before: int, at: float) -> None:
-        if watcher.is_complete:
-            self._told_whole = self._is_stream and not watcher.has_error
+        self._note_end(watcher)
         if watcher.token_events == token_events_before:
             return
-        timeline = self._timeline
-        if timeline.first_token is None:
+        if self._timeline.first_token is None:
             self._running.first_token(at)
-        timeline.token_event(at)
-        if len(timeline.gaps) >= _GAPS_AT_ONCE:
-            self._on_gaps(timeline.take_gaps())
+        self._timeline.token_event(at)
+        self._hand_on_gaps()
+
+    def _note_end(self, watcher: Watcher) -> None:
+        if watcher.is_complete:
+            self._told_whole = self._is_stream and not watcher.has_error
+
+    def _hand_on_gaps(self) -> None:
+        if len(self._timeline.gaps) >= _GAPS_AT_ONCE:
+            self._on_gaps(self._timeline.take_gaps())
 
     async def _hold(self, watcher: Watcher, held: list[bytes]) -> None:
         """Read the answer to its end into `held`. Raises UpstreamFailed; what came until then is in it."""

@@ -3,7 +3,9 @@
 Stamps only: nothing here waits, and no timer exists per request.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import sub
 
 
 @dataclass(slots=True)
@@ -29,6 +31,12 @@ class Timeline:
         elif self.last_token is not None:
             self.gaps.append(now - self.last_token)
         self.last_token = now
+
+    def more_token_events(self, instants: Sequence[float]) -> None:
+        """Behind the first, token-bearing events were sent at these instants."""
+        assert self.last_token is not None
+        self.gaps += map(sub, instants, (self.last_token, *instants))
+        self.last_token = instants[-1]
 
     def take_gaps(self) -> list[float]:
         gaps, self.gaps = self.gaps, []

@@ -11,6 +11,7 @@ It promises:
 import asyncio
 import re
 import time
+from functools import lru_cache
 from typing import Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -354,9 +355,15 @@ class UpstreamConnection(asyncio.Protocol):
 
 def only_chunk(data: bytes) -> bytes | None:
     """What is in the one chunk that `data` is, with a size written as servers write it; None if it is anything else."""
-    end = data.find(b"\r\n", 0, 10)
-    size = len(data) - end - 4
-    if end < 0 or size <= 0 or not data.endswith(b"\r\n"):
-        return None
-    digits = data[:end]
-    return data[end + 2 : -2] if digits == b"%x" % size or digits == b"%X" % size else None
+    lines, start = _size_line(len(data))
+    return data[start:-2] if start and data.startswith(lines) and data.endswith(b"\r\n") else None
+
+
+@lru_cache(maxsize=1024)
+def _size_line(chunk_bytes: int) -> tuple[tuple[bytes, ...], int]:
+    """How the line with the size of a chunk may read that is so long with all its framing, and its length; 0: none is."""
+    for digits in range(1, 9):
+        size = chunk_bytes - digits - 4
+        if size > 0 and len(b"%x" % size) == digits:
+            return (b"%x\r\n" % size, b"%X\r\n" % size), digits + 2
+    return (), 0

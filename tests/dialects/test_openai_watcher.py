@@ -243,6 +243,15 @@ def test_r9_a_usage_event_that_ends_the_stream_without_an_empty_line_is_hidden_t
     assert relay(watcher, [b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":1}}']) == b""
 
 
+def test_where_usage_is_hidden_what_passes_unseen_leaves_nothing_held_back() -> None:
+    event = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
+    watcher = watch(is_event_stream=True, hide_usage=True, content_encoding=None)
+    assert watcher.passes(event)
+    assert not watcher.passes(event + b"\n")  # the third line end would be kept, and be sent once more
+    assert not watcher.passes(event[:-1])
+    assert not watcher.passes(b'data: {"choices":[],"usage":{}}\n\n')
+
+
 def test_an_event_held_back_keeps_the_boundary_for_an_error_of_ours() -> None:
     watcher = watch(is_event_stream=True, hide_usage=True, content_encoding=None)
     assert watcher.feed(b'data: {"choi') == b""

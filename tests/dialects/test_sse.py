@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.dialects.sse import EVENT_LIMIT_BYTES, EventSplitter, read_event
+from gateway.dialects.sse import EVENT_LIMIT_BYTES, EventSplitter, lines_apart, read_event
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,42 @@ def test_no_more_than_the_limit_is_kept_of_an_event_without_end() -> None:
 )
 def test_events_of_one_line_each_are_given_at_once(read: bytes, lines: tuple[bytes, int] | None) -> None:
     found = EventSplitter().lines(read)
-    assert (None if found is None else found[1:]) == lines
+    assert (None if found is None else (b",".join(found[1]), len(found[1]))) == lines
 
 
 def test_the_lines_of_a_read_go_on_from_the_one_before() -> None:
     splitter = EventSplitter()
     assert splitter.feed(b"data: 1") == []
     found = splitter.lines(b"2\n\ndata: 3\n\ndata: 4")
-    assert found == (b"data: 12\n\ndata: 3\n\n", b"12,3", 2)
+    assert found == (b"data: 12\n\ndata: 3\n\n", [b"12", b"3"])
     splitter.pass_lines(b"2\n\ndata: 3\n\ndata: 4")
     assert splitter.feed(b"\n\n") == [(b"data: 4\n\n", True)]
+
+
+@pytest.mark.parametrize(
+    ("reads", "found"),
+    [
+        ([b"data: 1\n\n"], (b"", [b"1"])),
+        ([b"data: 1\n\n", b"data: 22\n\n", b"data: [DONE]\n\n"], (b"", [b"1", b"22", b"[DONE]"])),
+        ([b"event: a\ndata: 1\n\n", b"event: a\ndata: 2\n\n"], (b"a", [b"1", b"2"])),
+        ([b"event:a\ndata: 1\n\n"], (b"a", [b"1"])),
+        ([b"event: a\ndata: 1\n\n", b"event: b\ndata: 2\n\n"], None),
+        ([b"data: 1\n\n", b"event: b\ndata: 2\n\n"], None),
+        ([b"id: 1\ndata: 1\n\n"], None),
+        ([b"event: a\nid: 1\ndata: 1\n\n"], None),
+        ([b"data: 1\n\ndata: 2\n\n"], None),
+        ([b"data: 1", b"2\n\n"], None),
+        ([b"data: 1\n\n", b"data: 2"], None),
+        ([b"data: 1\n\nda", b"ta: 2\n\n"], None),
+        ([b"data: 1\n\n", b": ping\n\n"], None),
+        ([b"data: 1\ndata: 2\n\n"], None),
+        ([b"data: 1\ndata: 2\n", b"\n"], None),
+        ([b"data: 1\n\n\n\n"], None),
+        ([b"data: 1\r2\n\n"], None),
+        ([b"data: 1\r\n\r\n"], None),
+        ([b"data: 1\n\n\0data: 2", b"3\n\n"], None),
+        ([b"data: 1\n\n", b"data: 2\n:\n"], None),
+    ],
+)
+def test_reads_that_are_one_event_each_are_told_apart(reads: list[bytes], found: tuple[bytes, list[bytes]] | None) -> None:
+    assert lines_apart(reads) == found

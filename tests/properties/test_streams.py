@@ -60,6 +60,15 @@ def test_a_short_stream_cut_at_any_two_bytes_hides_its_usage_event_and_nothing_e
         assert (watcher.is_complete, watcher.hit_cap, watcher.usage_missing) == (True, True, False)
 
 
+@pytest.mark.parametrize("hide_usage", [False, True])
+def test_a_second_line_of_an_event_is_never_dropped_where_a_read_ends_within_it(hide_usage: bool) -> None:
+    stream = b'data: {"choices":[{"index":0,"text":"a"}]}\ndata: {"id":2}\n\n'
+    for position in range(1, len(stream)):
+        watcher = watch(is_event_stream=True, hide_usage=hide_usage, content_encoding=None)
+        assert relay(watcher, cut(stream, [position])) == stream
+        assert watcher.token_events == 0  # both lines are the event's data, and no JSON
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     lines=st.lists(st.sampled_from([b"data: a", b"data:", b": c", b"event: x", b"", b"\xff\x00", b'data: {"choices":[]}'])),
