@@ -121,6 +121,29 @@ def test_that_the_forecast_is_another_is_said_once_until_somebody_asks() -> None
     assert lengths.expected(0) == 1_000, "what came since it was said counts as well"
 
 
+def test_what_one_that_runs_becomes_is_of_the_moment_in_which_a_new_one_was_last_forecast() -> None:
+    draw = random.Random(5)
+    answers = [int(draw.lognormvariate(5, 1.5)) + 1 for _ in range(2_000)]
+    at_once, later = seen(*answers), seen(*answers)
+    later.running[bin_of(300)] += 5
+    at_once.running[bin_of(300)] += 5
+    assert at_once.expected(0) == later.expected(0)
+    asked = [at_once.expected(progress) for progress in range(1, 4_000, 100)]
+    later.running[bin_of(300)] += 500
+    for _ in range(5):
+        assert not later.ended(9_000, bin_of(9_000), Ending.FINISHED), "too few to matter"
+    assert [later.expected(progress) for progress in range(1, 4_000, 100)] == asked
+
+
+def test_a_length_that_has_not_been_seen_for_long_is_forgotten() -> None:
+    lengths = seen(5_000, *[10] * 3_000)
+    assert lengths.expected(10) == 5_000, "one in three thousand, and not so long ago"
+    for _ in range(HALF_LIFE):
+        end(lengths, 10)
+    assert lengths.expected(10) == 20
+    assert [at for at, *_ in lengths.rows()] == [bin_of(10)]
+
+
 def test_what_nobody_asks_about_for_a_long_time_is_still_known_in_the_end() -> None:
     lengths = seen(*[10] * 2_000)
     for _ in range(2_000):  # as good as five hundred half-lives

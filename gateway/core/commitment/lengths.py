@@ -73,15 +73,19 @@ class Lengths:
         "_beyond",
         "_bins",
         "_cut",
+        "_drawn_from",
         "_ended",
+        "_enough_news",
         "_falling",
+        "_forgets_at",
         "_from_start",
         "_is_due",
+        "_is_whole",
+        "_knowledge",
         "_longest",
         "_news",
         "_tokens",
         "_unit",
-        "_weight",
         "completions",
         "running",
     )
@@ -94,15 +98,19 @@ class Lengths:
         self._cut = [0.0] * _BINS
         self.running = [0] * _BINS
         self._unit = 1.0  # the weight of an answer that ends now; grows instead of all others shrinking
-        self._weight = 0.0
+        self._forgets_at = 1.0 / _GONE  # so large is the unit when the lightest bin has to be forgotten
         self._news = 0  # answers since it was last drawn up
+        self._enough_news = 0.0  # so many of them are a thirtieth of what is remembered
         self._is_due = False  # to be drawn up, as soon as somebody asks
         # The estimate, as of the last time that it was drawn up: lengths at which answers ended, in order; the part that
-        # went further than each, below zero so that it rises; the weight seen beyond each.
+        # went further than each, below zero so that it rises; the weight seen in all, and beyond each. Whole: to its end, else
+        # as far as what a new answer becomes, which is all that most are asked for.
         self._atoms: list[int] = []
         self._falling: list[float] = []
-        self._beyond: list[float] = []
+        self._beyond = [0.0]
+        self._knowledge = _KNOWLEDGE
         self._longest = 0
+        self._is_whole = True
         self._from_start: int | None = None  # what a new answer is taken to become
 
     def ended(self, tokens: int, at: int, ending: Ending) -> bool:
@@ -110,22 +118,25 @@ class Lengths:
         said once, until somebody asks for it."""
         unit = self._unit
         self._unit = unit * _GROWTH
-        self._bins.add(at)
         if ending is _FINISHED:
             self.completions += 1
-            self._ended[at] += unit
+            before = self._ended[at]
+            self._ended[at] = before + unit
             self._tokens[at] += unit * tokens
         else:
             self.completions += ending is Ending.CAPPED
-            self._cut[at] += unit
-        self._news += 1
+            before = self._cut[at]
+            self._cut[at] = before + unit
+        if not before:
+            self._bins.add(at)
         if self._is_due:
             if unit > _LARGEST_UNIT:  # nobody has asked for a long time
                 self._draw_up()
             return False
         # Drawing up costs as much as tens of questions, so it waits until a thirtieth of what is remembered is new.
-        self._is_due = self._news >= self._weight / 32
-        return self._is_due
+        news = self._news = self._news + 1
+        self._is_due = is_due = news >= self._enough_news
+        return is_due
 
     def doubt(self) -> None:
         """What was remembered has misled: what comes now counts for `_DOUBT` times as much beside it."""
@@ -139,6 +150,7 @@ class Lengths:
             self._ended[at] += weight * self._unit
             self._tokens[at] += weight * self._unit * max(tokens, 1)
         self.completions += completions
+        self._forgets_at = 0.0  # who knows how light they are
         self._draw_up()
 
     def expected(self, progress: int) -> int | None:
@@ -146,23 +158,28 @@ class Lengths:
         more than `progress`. None where nothing is known but that it will be longer than what was seen."""
         if self._is_due:
             self._draw_up()
-        return self._look_up(progress) if progress else self._from_start
+        if not progress:
+            return self._from_start
+        if not self._is_whole:
+            self._draw(until=0.0)
+        return self._look_up(progress)
 
     def _look_up(self, progress: int) -> int | None:
         """`expected` by the estimate as it was drawn up last."""
-        if not self._weight:
+        atoms, falling, beyond = self._atoms, self._falling, self._beyond
+        if not beyond[0]:
             return None
-        atoms, falling = self._atoms, self._falling
         at = bisect_right(atoms, progress)
         median = bisect_left(falling, (falling[at - 1] if at else -1.0) / 2, at)
         if median < len(atoms):
             return atoms[median]
-        if progress < self._longest and (self._beyond[at - 1] if at else self._weight) >= _KNOWLEDGE:
+        if progress < self._longest and beyond[at] >= self._knowledge:
             return None
         return max(2 * progress, self._longest, progress + 1)
 
     def rows(self) -> list[Row]:
         """What is remembered, bin by bin, for writing down."""
+        self._measure_anew()
         self._draw_up()
         return [
             (at, round(self._ended[at], 4), round(self._tokens[at], 2), round(self._cut[at], 4)) for at in sorted(self._bins)
@@ -180,32 +197,54 @@ class Lengths:
             self._tokens[at] += tokens * self._unit
             self._cut[at] += cut * self._unit
         self.completions += completions
+        self._forgets_at = 0.0  # who knows how light they are
         self._draw_up()
 
-    def _draw_up(self) -> None:
-        """The product-limit estimate of what is remembered now. In one bin, those that ended did so before the others."""
-        ended, tokens, cut, running = self._ended, self._tokens, self._cut, self.running
+    def _measure_anew(self) -> None:
+        """From here on an answer that ends now weighs 1 again. Bins that have become too light are forgotten."""
+        ended, tokens, cut = self._ended, self._tokens, self._cut
         scale = 1.0 / self._unit
-        self._unit, self._news, self._is_due = 1.0, 0, False
-        known = 0.0
-        for at in sorted(self._bins):
+        lightest = 1.0
+        for at in [*self._bins]:
             gone, lost = ended[at] * scale, cut[at] * scale
             if gone >= _GONE:
                 ended[at] = gone
                 tokens[at] *= scale
+                lightest = min(lightest, gone)
             else:
                 ended[at] = tokens[at] = gone = 0.0
-            cut[at] = lost = lost if lost >= _GONE else 0.0
-            known += gone + lost
+            if lost >= _GONE:
+                lightest = min(lightest, lost)
+            else:
+                lost = 0.0
+            cut[at] = lost
             if not gone and not lost:
                 self._bins.remove(at)
-        self._weight = known
-        at_risk = known + sum(running) + _UNSEEN
+        self._unit, self._forgets_at = 1.0, lightest / _GONE
+
+    def _draw_up(self) -> None:
+        """Estimate by what is remembered now: what a new answer becomes, and the rest when somebody asks for it."""
+        if self._unit > self._forgets_at:
+            self._measure_anew()
+        ended, cut, running = self._ended, self._cut, self.running
+        known, runs = sum(ended) + sum(cut), sum(running)
+        bins = sorted(self._bins.union(compress(_ALL_BINS, running)) if runs else self._bins)
+        self._drawn_from = bins, ended.copy(), self._tokens.copy(), cut.copy(), running.copy(), known, self._unit
+        self._news, self._enough_news, self._is_due = 0, known / self._unit / 32, False
+        self._draw(until=0.5)
+        self._from_start = self._look_up(0)
+
+    def _draw(self, until: float) -> None:
+        """The product-limit estimate, up to where no more than the part `until` went further. In one bin, those that ended did
+        so before the others."""
+        bins, ended, tokens, cut, running, known, unit = self._drawn_from
+        at_risk = known + (sum(running) + _UNSEEN) * unit
         part, longest = 1.0, 0
         atoms: list[int] = []
         falling: list[float] = []
-        beyond: list[float] = []
-        for at in sorted(self._bins.union(compress(_ALL_BINS, running))):
+        beyond = [known]
+        self._is_whole = True
+        for at in bins:
             gone, lost = ended[at], cut[at]
             if gone:
                 part *= 1.0 - gone / at_risk
@@ -214,12 +253,15 @@ class Lengths:
                 atoms.append(longest)
                 falling.append(-part)
                 beyond.append(known)
+                if part <= until:
+                    self._is_whole = False
+                    break
             if lost:
                 longest = max(longest, _SHORTEST[at])
                 known -= lost
-            at_risk -= gone + lost + running[at]
+            at_risk -= gone + lost + running[at] * unit
         self._atoms, self._falling, self._beyond, self._longest = atoms, falling, beyond, longest
-        self._from_start = self._look_up(0)
+        self._knowledge = _KNOWLEDGE * unit
 
     def __repr__(self) -> str:
         median = self.expected(0)
