@@ -113,7 +113,7 @@ class Book:
             return self._granting.settle(released_blocks=None, now=now)
         ticket, charged_blocks = reservation.ticket, reservation.charged_blocks
         self._guards.answered(ticket_id, now=None)
-        self._queue.gave(ticket, charged_blocks, now=now)
+        self._queue.gave(reservation, now=now)
         if self._drains and (drain := self._drains.get(ticket.pool)) is not None:
             drain.released(charged_blocks, reservation.seats, now=now)
         if self._observes:
@@ -225,7 +225,7 @@ class Book:
         fails every request there. Where the commitment draws a conclusion, what runs is charged by it at once."""
         if self._commitment.read_engine(name, preemptions, overrun_fails_all=overrun_fails_all, now=now):
             for reservation, freed_blocks in self._ledger.charge_anew(name):
-                self._queue.changed(reservation.ticket, -freed_blocks, now=now)
+                self._queue.changed(reservation, -freed_blocks, now=now)
                 self._granting.stir_for(reservation)
             self._granting.stir(name)
         return self._granting.settle(now=now)
@@ -266,7 +266,9 @@ class Book:
     def free_blocks(self, name: BackendName) -> int:
         """Blocks below a backend's limit that nobody is charged for; 0 while more is taken than may be."""
         backend = self._ledger.backends.get(name)
-        return 0 if backend is None else max(backend.free_blocks, 0)
+        if backend is None or (free_blocks := backend.free_blocks) < 0:
+            return 0
+        return free_blocks
 
     def snapshot(self, *, now: float) -> BookSnapshot:
         """The whole book as frozen records."""
@@ -303,7 +305,7 @@ class Book:
     def _freed(self, reservation: Reservation, freed_blocks: int, *, now: float) -> Changes:
         """More is known of a running ticket, and by that so many blocks came free, or fewer than none were taken."""
         if freed_blocks:
-            self._queue.changed(reservation.ticket, -freed_blocks, now=now)
+            self._queue.changed(reservation, -freed_blocks, now=now)
         if freed_blocks > 0:
             drain = self._drains.get(reservation.ticket.pool)
             if drain is not None:

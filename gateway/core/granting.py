@@ -173,13 +173,12 @@ class Granting:
                 self._remove(waiting, now=now)
         name = backend.name
         reservation = self._ledger.hold(ticket, name, now=now)
-        charged_blocks = reservation.charged_blocks
         self._guards.granted(ticket.id, name, ticket.prompt_tokens, now=now)
-        self._queue.took(ticket, line, charged_blocks, now=now)
+        self._queue.took(reservation, line, now=now)
         line.policy.granted(ticket)
         if self._observes:
             self.observe_pressure(ticket, now=now)
-        return Granted(ticket, name, reservation.need.worst_blocks, charged_blocks, verdict)
+        return Granted(ticket, name, reservation.need.worst_blocks, reservation.charged_blocks, verdict)
 
     def observe_pressure(self, ticket: Ticket, *, now: float) -> None:
         """In observe mode nobody ever waits; the drain counts while more is charged than the rules would have let in."""

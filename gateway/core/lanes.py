@@ -22,14 +22,12 @@ from gateway.core.lane_table import LaneTable
 from gateway.core.line import Lane, Line, Waiting
 from gateway.core.names import BackendName, LaneName, PoolName, TenantName
 from gateway.core.policies import PolicyFactory
-from gateway.core.shares import Turns, charge_unwatched
+from gateway.core.shares import Turns
 from gateway.core.snapshots import LineSnapshot
 from gateway.core.tenant import TenantTerms
 from gateway.core.ticket import Ticket
 
 KEPT_IDLE: Final = 256
-_KEPT: Final = 0.9  # of the past at each release: a memory of about ten
-_NEW: Final = 1 - _KEPT
 _LOOKED_AT: Final = 64  # of the parties to a division, where a wait is predicted
 
 _age = attrgetter("age")
@@ -129,7 +127,7 @@ class Lanes:
         lane.seats -= waiting.seats
         if not line:
             self._leave(line)
-            self._rest(line)
+            line.rest()
         elif line.is_parked:
             self.unpark(line, now=now)
 
@@ -242,36 +240,16 @@ class Lanes:
 
     # What is held
 
-    def took(self, line: Line, blocks: int, *, now: float) -> float:
-        """A ticket of that line was granted so many blocks. Returns the seconds by which its share is charged for it."""
-        lane = line.lane
-        hold_s = lane.hold_s
-        if not line.held_blocks:
-            lane.idle.pop(line.terms.name, None)
-        if not self.requests:
-            charge_unwatched(line, lane, blocks, hold_s)
-            return hold_s
-        lane.turns.served(line, now)
-        self._turns.served(lane, now)
-        lane.turns.charge(line, blocks, hold_s, now)
-        self._turns.charge(lane, blocks, hold_s, now)
-        return hold_s
+    def took(self, line: Line, blocks: int, seconds: float, *, now: float) -> None:
+        """A ticket of that line was granted so many blocks, expected for so many seconds."""
+        line.lane.turns.served(line, now)
+        self._turns.served(line.lane, now)
+        self.charge(line, blocks, seconds, now=now)
 
     def charge(self, line: Line, blocks: int, seconds: float, *, now: float) -> None:
         """A hold of that line, expected to last so many seconds in all, grew by so many blocks; or shrank, if negative."""
         line.lane.turns.charge(line, blocks, seconds, now)
         self._turns.charge(line.lane, blocks, seconds, now)
-
-    def gave(self, line: Line, blocks: int, seconds: float, *, held_s: float, now: float) -> None:
-        """A hold ended that was expected to last `seconds`, and lasted `held_s`."""
-        lane = line.lane
-        lane.hold_s = _KEPT * lane.hold_s + _NEW * held_s
-        if not self.requests:
-            charge_unwatched(line, lane, -blocks, seconds)
-        else:
-            self.charge(line, -blocks, seconds, now=now)
-        if not line.held_blocks:
-            self._rest(line)
 
     # What can be seen
 
@@ -376,10 +354,6 @@ class Lanes:
             line.lane.turns.leave(line)
             if not line.lane.turns:
                 self._turns.leave(line.lane)
-
-    def _rest(self, line: Line) -> None:
-        if not line.held_blocks and not line:
-            line.lane.idle[line.terms.name] = None
 
 
 def _beside(need: tuple[float, float], share: ShareT, turns: Turns[ShareT]) -> tuple[float, float]:

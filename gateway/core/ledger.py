@@ -13,9 +13,10 @@ Every change is O(1): running sums, never summed anew.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gateway.core.commitment import Commitment
+from gateway.core.line import Line
 from gateway.core.names import BackendName, LaneName, TicketId
 from gateway.core.snapshots import BackendSnapshot
 from gateway.core.ticket import Need, Ticket
@@ -41,6 +42,7 @@ class Reservation:
     """Blocks and seats held for one ticket on one backend. Changed by the ledger only.
 
     need: what the ticket needs there by the best count so far; its seats stay those that were granted.
+    line, hold_s: the queue's: in which line its share is charged, and for how many seconds.
     """
 
     ticket: Ticket
@@ -50,6 +52,8 @@ class Reservation:
     charged_blocks: int
     started: float
     output_tokens: int = 0
+    line: Line = field(init=False, repr=False)
+    hold_s: float = field(init=False, repr=False)
 
     @property
     def worst_blocks(self) -> int:
@@ -70,6 +74,8 @@ class BackendLedger:
         "seats",
         "seats_held",
         "serving",
+        "strict_limit_blocks",
+        "strict_room_blocks",
         "worst_blocks",
     )
 
@@ -79,6 +85,8 @@ class BackendLedger:
         self.budget: Budget | None = None
         self.serving = False
         self.foreign_blocks = 0
+        self.strict_limit_blocks = 0  # that may be taken where everybody is charged their worst
+        self.strict_room_blocks = -1  # of them that are left to us, however much of it is held; none while nothing is granted
         self.charged_blocks = 0
         self.worst_blocks = 0
         self.seats_held = 0
@@ -96,10 +104,8 @@ class BackendLedger:
     def limit_blocks(self) -> int:
         """Blocks that may be taken in all; 0 while no capacity is known. A margin is for forecasts: where all are charged
         their worst, there is none."""
-        if self.budget is None:
-            return 0
-        if self.charged_blocks == self.worst_blocks:
-            return self.budget.blocks - self.budget.reserve_blocks
+        if self.charged_blocks == self.worst_blocks or self.budget is None:
+            return self.strict_limit_blocks
         return self._commitment.limit_blocks(self.name, self.budget.blocks, self.budget.reserve_blocks)
 
     @property
@@ -123,8 +129,7 @@ class BackendLedger:
         free_seats = self.free_seats
         if free_seats is not None and free_seats <= 0:
             return False
-        strict_limit = self.budget.blocks - self.budget.reserve_blocks
-        return self.free_blocks > 0 or self.worst_blocks + self.foreign_blocks < strict_limit
+        return self.free_blocks > 0 or self.worst_blocks < self.strict_room_blocks
 
     @property
     def is_over(self) -> bool:
@@ -217,6 +222,8 @@ class Ledger:
         backend.budget = budget
         backend.serving = serving
         backend.foreign_blocks = foreign_blocks
+        backend.strict_limit_blocks = 0 if budget is None else budget.blocks - budget.reserve_blocks
+        backend.strict_room_blocks = -1 if budget is None or not serving else backend.strict_limit_blocks - foreign_blocks
         self.limit_seats(name, backend.seat_limit)
         self._commitment.has_budget(name, 0 if budget is None else budget.blocks)
 
@@ -237,13 +244,10 @@ class Ledger:
         backend = self._backends.get(name)
         if backend is None:
             return None
-        need, budget, seats = ticket.needs[name], backend.budget, backend.seats
+        need, seats = ticket.needs[name], backend.seats
         # Strictly, everybody at their worst: then it fits whatever is forecast.
-        at_worst = (
-            budget is not None
-            and backend.serving
-            and backend.worst_blocks + backend.foreign_blocks + need.worst_blocks <= budget.blocks - budget.reserve_blocks
-            and (seats is None or backend.seats_held + need.seats <= seats)
+        at_worst = backend.worst_blocks + need.worst_blocks <= backend.strict_room_blocks and (
+            seats is None or backend.seats_held + need.seats <= seats
         )
         if at_worst and most_blocks is None:
             return backend

@@ -91,6 +91,11 @@ class Line(Share):
         """How many stand before that ticket, whether it stands in the line or is about to."""
         return bisect_left(self._order, waiting.place, key=_place)
 
+    def rest(self) -> None:
+        """Its tenant may neither wait nor hold anything now, and is forgotten some day."""
+        if not self.held_blocks and not self._order:
+            self.lane.idle[self.terms.name] = None
+
     def join(self, waiting: Waiting) -> None:
         """Take the place that the policy gives."""
         insort(self._order, waiting, key=_place)

@@ -15,6 +15,7 @@ _WINDOW_TOKENS: Final = 32
 _GAP_MEMORY_S: Final = 5.0
 _KEPT: Final = 0.9  # of the past with each new sample: a memory of about ten samples
 _KEPT_SHARE: Final = 0.98  # of about fifty answers
+_LEAST_SHARE: Final = 0.02
 _LIGHT_FORGETS: Final = 1.001  # per window: the lightly loaded gap is what was least, slowly forgotten
 _LEAST_RATE_TOKENS: Final = 1024  # fewer prompt tokens say more about the length of a step than about the prefill rate
 
@@ -72,9 +73,17 @@ class Pace:
     def saw_prompt(self, counted_tokens: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A prompt that we counted as so many tokens was so many, of which the engine had some."""
         if counted_tokens > 0:
-            self._counted = self._counted * _KEPT_SHARE + counted_tokens
-            self._computed = self._computed * _KEPT_SHARE + max(prompt_tokens - cached_tokens, 0)
-            self.computed_share = min(max(self._computed / self._counted, 0.02), 1.0)
+            computed = self._computed * _KEPT_SHARE
+            if prompt_tokens > cached_tokens:
+                computed += prompt_tokens - cached_tokens
+            counted = self._counted * _KEPT_SHARE + counted_tokens
+            self._computed, self._counted = computed, counted
+            share = computed / counted
+            if share < _LEAST_SHARE:
+                share = _LEAST_SHARE
+            elif share > 1.0:
+                share = 1.0
+            self.computed_share = share
 
     def saw_answer(self, *, output_tokens: int, text_bytes: int, seconds: float | None) -> None:
         """An answer of so many tokens had so many bytes of text. seconds: what it took, where it was not a stream."""

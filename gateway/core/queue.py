@@ -16,6 +16,7 @@ from typing import Final
 from gateway.core.deadlines import Deadlines
 from gateway.core.lane_table import STANDARD_ONLY, LaneTable
 from gateway.core.lanes import Lanes, TenantUse
+from gateway.core.ledger import Reservation
 from gateway.core.line import Line, Waiting
 from gateway.core.names import BackendName, LaneName, PoolName, TenantName, TicketId
 from gateway.core.policies import PolicyFactory
@@ -53,8 +54,8 @@ class QueueLimits:
             raise ValueError(f"a margin of a whole wait would refuse nobody: {self}")
 
 
-_Hold = tuple[Line, float, float]
-"""What a running ticket's share is charged by: its line, for how many seconds, and since when (monotonic seconds)."""
+_KEPT: Final = 0.9  # of the past at each release: a memory of about ten
+_NEW: Final = 1 - _KEPT
 
 
 def _no_budget(name: BackendName) -> int:
@@ -78,7 +79,6 @@ class Queue:
         self._budget_of = budget_of
         self._waiting: dict[TicketId, Waiting] = {}
         self.waiting: Mapping[TicketId, Waiting] = self._waiting  # in the order in which they joined
-        self._holds: dict[TicketId, _Hold] = {}
         self._uses: dict[TenantName, TenantUse] = {}
         self._pools: dict[PoolName, Lanes] = {}
         self._by_backend: dict[BackendName, list[Lanes]] = {}
@@ -109,11 +109,10 @@ class Queue:
 
     def line_of(self, ticket: Ticket, *, now: float) -> Line:
         """The line to which a ticket that has come belongs."""
-        lanes = self._pools.get(ticket.pool)
-        if lanes is None:
-            lanes = self.lanes(ticket.pool)
+        lanes = self._pools.get(ticket.pool) or self.lanes(ticket.pool)
+        backends = lanes.backends
         for name in ticket.needs:
-            if name not in lanes.backends:
+            if name not in backends:
                 self._note_backend(lanes, name)
         return lanes.line(ticket.lane, ticket.terms, now=now)
 
@@ -173,33 +172,55 @@ class Queue:
         use = self._uses.get(tenant)
         return 0 if use is None else use.requests
 
-    def took(self, ticket: Ticket, line: Line, blocks: int, *, now: float) -> None:
-        """A ticket in no line any more was granted so many blocks."""
-        use = self._uses.get(ticket.terms.name) or self._use(ticket.terms.name)
+    def took(self, reservation: Reservation, line: Line, *, now: float) -> None:
+        """A ticket of that line, which stands in it no more, was granted."""
+        tenant, lane, blocks = line.terms.name, line.lane, reservation.charged_blocks
+        use = self._uses.get(tenant) or self._use(tenant)
         use.requests += 1
         use.held_blocks += blocks
-        self._holds[ticket.id] = line, self._pools[ticket.pool].took(line, blocks, now=now), now
+        if not line.held_blocks:
+            lane.idle.pop(tenant, None)
+        reservation.line = line
+        reservation.hold_s = hold_s = lane.hold_s
+        if self._waiting:
+            self._pools[lane.pool].took(line, blocks, hold_s, now=now)
+        else:  # no turn depends on it
+            line.held_blocks += blocks
+            lane.held_blocks += blocks
+            expected = blocks * hold_s
+            line.outlook += expected
+            lane.outlook += expected
 
-    def changed(self, ticket: Ticket, blocks: int, *, now: float) -> None:
+    def changed(self, reservation: Reservation, blocks: int, *, now: float) -> None:
         """What is charged for a running ticket grew by so many blocks, or shrank by that, where they are negative."""
-        line, seconds, _ = self._holds[ticket.id]
-        self._uses[ticket.terms.name].held_blocks += blocks
-        self._pools[ticket.pool].charge(line, blocks, seconds, now=now)
+        line = reservation.line
+        self._uses[line.terms.name].held_blocks += blocks
+        self._pools[line.lane.pool].charge(line, blocks, reservation.hold_s, now=now)
         if blocks < 0 and self._waiting and line.terms.cap_blocks is not None:
             self._free(line.terms, now=now)
 
-    def gave(self, ticket: Ticket, blocks: int, *, now: float) -> None:
-        """A running ticket has ended and gave so many blocks back, all that it was charged."""
-        line, seconds, started = self._holds.pop(ticket.id)
-        tenant = ticket.terms.name
+    def gave(self, reservation: Reservation, *, now: float) -> None:
+        """A running ticket has ended and gave back all that it was charged."""
+        line, blocks = reservation.line, reservation.charged_blocks
+        tenant = line.terms.name
         use = self._uses[tenant]
         use.held_blocks -= blocks
         use.requests -= 1
         if not use.requests:
             del self._uses[tenant]
-        self._pools[ticket.pool].gave(line, blocks, seconds, held_s=now - started, now=now)
-        if self._waiting and line.terms.cap_blocks is not None:
-            self._free(line.terms, now=now)
+        lane, seconds = line.lane, reservation.hold_s
+        lane.hold_s = _KEPT * lane.hold_s + _NEW * (now - reservation.started)
+        if self._waiting:
+            self._pools[lane.pool].charge(line, -blocks, seconds, now=now)
+            if line.terms.cap_blocks is not None:
+                self._free(line.terms, now=now)
+        else:  # no turn depends on it
+            line.held_blocks -= blocks
+            lane.held_blocks -= blocks
+            line.outlook = line.outlook - blocks * seconds if line.held_blocks else 0.0
+            lane.outlook = lane.outlook - blocks * seconds if lane.held_blocks else 0.0
+        if not line.held_blocks:
+            line.rest()
 
     def _free(self, terms: TenantTerms, *, now: float) -> None:
         """A tenant with a cap holds less than it did: where that held it back it takes turns again."""

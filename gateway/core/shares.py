@@ -19,27 +19,23 @@ from typing import Generic, TypeVar
 
 
 class Share:
-    """One party: a lane of a pool, or a tenant of a lane. held_blocks: charged for what it holds now."""
+    """One party: a lane of a pool, or a tenant of a lane.
 
-    __slots__ = ("_as_of", "_outlook", "_period", "_used", "held_blocks", "key", "number", "weight")
+    held_blocks: charged for what it holds now. outlook: block-seconds that are expected of that, 0 where it holds nothing.
+    While nobody waits these two are no more than sums, for no turn depends on them; else `Turns.charge` alone changes them.
+    """
+
+    __slots__ = ("_as_of", "_period", "_used", "held_blocks", "key", "number", "outlook", "weight")
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.held_blocks = 0
+        self.outlook = 0.0
         self.key: float | None = None  # the tag by which it stands in order; never above its tag now. None: it does not wait
         self.number = 0  # among equal tags the one that began to wait first
-        self._outlook = 0.0  # block-seconds: expected of what it holds
         self._used = 0.0  # block-seconds: had in this period, up to _as_of
         self._as_of = 0.0
         self._period = 0
-
-
-def charge_unwatched(line: Share, lane: Share, blocks: int, seconds: float) -> None:
-    """What `Turns.charge` does for a tenant and its lane while nobody waits in the pool: no turn depends on it then."""
-    held_blocks = line.held_blocks = line.held_blocks + blocks
-    line._outlook = line._outlook + blocks * seconds if held_blocks else 0.0
-    held_blocks = lane.held_blocks = lane.held_blocks + blocks
-    lane._outlook = lane._outlook + blocks * seconds if held_blocks else 0.0
 
 
 ShareT = TypeVar("ShareT", bound=Share)
@@ -93,7 +89,7 @@ class Turns(Generic[ShareT]):
         used = self.used(share, now)
         if share.key is None:
             used = max(used, self._level * share.weight) if self._order else 0.0
-        return (used + share._outlook) / share.weight
+        return (used + share.outlook) / share.weight
 
     def used(self, share: ShareT, now: float) -> float:
         """Block-seconds that it has had since the contention began, or since it entered."""
@@ -131,7 +127,7 @@ class Turns(Generic[ShareT]):
         if share.key is None:
             return
         if len(self._order) == 1:
-            share.key = (self.used(share, now) + share._outlook) / share.weight
+            share.key = (self.used(share, now) + share.outlook) / share.weight
             self._order[0] = (share.key, share.number, share)
         else:
             self.leave(share)
@@ -152,7 +148,7 @@ class Turns(Generic[ShareT]):
         if self._order:  # else what it has had counts for nothing: the next who waits begins a new period
             self._settle(share, now)
         share.held_blocks += blocks
-        share._outlook = share._outlook + blocks * seconds if share.held_blocks else 0.0
+        share.outlook = share.outlook + blocks * seconds if share.held_blocks else 0.0
         if blocks < 0 and share.key is not None:
             self.moved(share, now)
 
@@ -166,7 +162,7 @@ class Turns(Generic[ShareT]):
 
     def _insert(self, share: ShareT, now: float) -> None:
         # Not `tag`: it stands in order from here on, so nothing is levelled any more.
-        share.key = (self.used(share, now) + share._outlook) / share.weight
+        share.key = (self.used(share, now) + share.outlook) / share.weight
         insort(self._order, (share.key, share.number, share), key=_place)
 
 

@@ -80,7 +80,8 @@ class Evidence:
 
     def learn(self, ticket: Ticket, tokens: int, ending: Ending) -> bool:
         """An answer has ended after so many tokens. Returns whether forecasts are others now."""
-        tokens = max(tokens, 1)
+        if tokens < 1:
+            tokens = 1
         at = bin_of(tokens)
         changed = False
         for lengths in self._found.get(_likeness(ticket)) or self._classes_of(ticket):

@@ -139,5 +139,9 @@ class ForecastCommitment:
 def _blocks(need: Need, output_tokens: int) -> int:
     """Blocks if each of its sequences gets so many tokens."""
     assert need.weighing is not None
-    tokens = need.prompt_tokens + min(output_tokens, need.output_tokens)
-    return min(need.worst_blocks, need.seats * need.weighing.sequence_blocks(tokens))
+    if output_tokens > need.output_tokens:
+        output_tokens = need.output_tokens
+    blocks = need.weighing.sequence_blocks(need.prompt_tokens + output_tokens) * need.seats
+    if blocks > need.worst_blocks:
+        blocks = need.worst_blocks
+    return blocks

@@ -226,19 +226,21 @@ class Lengths:
         """Estimate by what is remembered now: what a new answer becomes, and the rest when somebody asks for it."""
         if self._unit > self._forgets_at:
             self._measure_anew()
-        ended, cut, running = self._ended, self._cut, self.running
-        known, runs = sum(ended) + sum(cut), sum(running)
-        bins = sorted(self._bins.union(compress(_ALL_BINS, running)) if runs else self._bins)
-        self._drawn_from = bins, ended.copy(), self._tokens.copy(), cut.copy(), running.copy(), known, self._unit
-        self._news, self._enough_news, self._is_due = 0, known / self._unit / 32, False
+        runs = sum(self.running)
+        bins = sorted(self._bins.union(compress(_ALL_BINS, self.running)) if runs else self._bins)
+        end = bins[-1] + 1 if bins else 0
+        ended, cut, unit = self._ended[:end], self._cut[:end], self._unit
+        known = sum(ended) + sum(cut)
+        at_risk = known + (runs + _UNSEEN) * unit
+        self._drawn_from = bins, ended, self._tokens[:end], cut, self.running[:end], known, at_risk, unit
+        self._news, self._enough_news, self._is_due = 0, known / unit / 32, False
         self._draw(until=0.5)
         self._from_start = self._look_up(0)
 
     def _draw(self, until: float) -> None:
         """The product-limit estimate, up to where no more than the part `until` went further. In one bin, those that ended did
         so before the others."""
-        bins, ended, tokens, cut, running, known, unit = self._drawn_from
-        at_risk = known + (sum(running) + _UNSEEN) * unit
+        bins, ended, tokens, cut, running, known, at_risk, unit = self._drawn_from
         part, longest = 1.0, 0
         atoms: list[int] = []
         falling: list[float] = []
