@@ -83,7 +83,11 @@ class RunningAnswer:
                 self._answered_at = now
                 self._reports.first_token(self._ticket, False)
         self._look_at_gaps(events, last_read_at, is_blocked=is_blocked)
-        tokens = self._tokens(events, text_bytes, now)
+        # A stream tells when it begins; of a plain answer it is not known how long its prompt took, and half the pace allows
+        # for that.
+        since = self._answered_at if self._is_stream else self._sent
+        elapsed_s = 0.0 if since is None else now - since
+        tokens = self._pace.progress(events=events, text_bytes=text_bytes, elapsed_s=elapsed_s, sequences=self._seats)
         if tokens >= self._reported + STEP_TOKENS * self._seats:
             self._reported = tokens
             self._reports.progress(self._ticket, tokens)
@@ -110,11 +114,3 @@ class RunningAnswer:
         elif events > self._gap_events:
             self._reports.gaps(self._backend, last_read_at - self._gap_since, events - self._gap_events)
             self._gap_since, self._gap_events = last_read_at, events
-
-    def _tokens(self, events: int, text_bytes: int, now: float) -> int:
-        # A stream tells when it begins; of a plain answer it is not known how long its prompt took, and half the pace allows
-        # for that.
-        since = self._answered_at if self._is_stream else self._sent
-        elapsed_s = 0.0 if since is None else now - since
-        seen = self._pace.progress(events=0, text_bytes=0, elapsed_s=elapsed_s) * self._seats
-        return max(seen, self._pace.progress(events=events, text_bytes=text_bytes, elapsed_s=0.0))

@@ -236,7 +236,7 @@ class Book:
         if self._guards.saw_gaps(name, seconds, tokens, running=backend.seats_held, now=now):
             self._ledger.limit_seats(name, self._guards.seat_limit(name))
             self._granting.stir(name)
-        return self._granting.settle(now=now)
+        return self._granting.settle(now=now) if self._queue.waiting else NOTHING
 
     def drain(self, *, now: float) -> Changes:
         """The gateway is going down: who waits, and who joins from now on, is refused. What runs ends by itself."""

@@ -140,7 +140,7 @@ class Guards:
 
         Returns whether the limit on sequences moved.
         """
-        page = self._page(name)
+        page = self._pages.get(name) or self._page(name)
         if not page.pace.saw_gaps(seconds, tokens, now=now):
             return False
         page.limit_tokens = self._limit(page.pace)

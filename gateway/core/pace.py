@@ -96,15 +96,19 @@ class Pace:
             self._plain_seconds = self._plain_seconds * _KEPT + seconds
             self._plain_tokens = self._plain_tokens * _KEPT + output_tokens
 
-    def progress(self, *, events: int, text_bytes: int, elapsed_s: float) -> int:
+    def progress(self, *, events: int, text_bytes: int, elapsed_s: float, sequences: int = 1) -> int:
         """Tokens that a running answer has, as far as can be told from outside: the largest of what was seen of it and
-        of the time since it was sent, at half the pace at which others go."""
+        of the time since it was sent, in which each of its sequences goes at half the pace at which others go."""
         tokens = events
         if text_bytes > 0 and self._byte_tokens > 0:
-            tokens = max(tokens, int(text_bytes * self._byte_tokens / self._bytes))
+            by_bytes = int(text_bytes * self._byte_tokens / self._bytes)
+            if by_bytes > tokens:
+                tokens = by_bytes
         gap_s = self.gap_s
         if gap_s is None and self._plain_tokens > 0:
             gap_s = self._plain_seconds / self._plain_tokens
         if gap_s:
-            tokens = max(tokens, int(elapsed_s / gap_s / 2))
+            by_time = int(elapsed_s / gap_s / 2) * sequences
+            if by_time > tokens:
+                tokens = by_time
         return tokens

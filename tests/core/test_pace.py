@@ -64,3 +64,5 @@ def test_progress_is_the_most_that_anything_says() -> None:
     pace.saw_gaps(1.0, 100, now=0.0)
     pace.saw_gaps(1.0, 100, now=2.0)
     assert pace.progress(events=0, text_bytes=0, elapsed_s=10.0) == 500, "streams tell the pace better"
+    assert pace.progress(events=7, text_bytes=0, elapsed_s=10.0, sequences=3) == 1500, "each of them goes at its pace"
+    assert pace.progress(events=1600, text_bytes=0, elapsed_s=10.0, sequences=3) == 1600
