@@ -13,7 +13,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "gateway"
 # A file on the top level is a room of its own. What a room may import besides itself, the stdlib and other distributions.
 EDGES: Final = frozenset({"core", "clock", "metrics"})
 ADMISSION: Final = EDGES | {"books"}
-RELAY: Final = ADMISSION | {"admission", "dialects"}
+RELAY: Final = ADMISSION | {"admission", "dialects", "batched"}
 WEB: Final = RELAY | {"relay", "backends", "tokens", "keys_file", "logs"}
 ASSEMBLY: Final = WEB | {"web", "settings", "backend_settings", "backend_specs", "lanes_file", "model_files", "tls"}
 ALLOWED: Final[Mapping[str, frozenset[str]]] = {
@@ -34,6 +34,7 @@ ALLOWED: Final[Mapping[str, frozenset[str]]] = {
     "simulator": frozenset(),
     "__main__": frozenset({"cli"}),
     # Leaves.
+    "batched": frozenset(),
     "clock": frozenset(),
     "logs": frozenset(),
     "tls": frozenset(),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from gateway.batched import BatchedTask, batched
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
 from gateway.relay.headers import answer_headers
@@ -151,7 +152,7 @@ class UpstreamExchange:
         self._head: UpstreamHead | None = None
         self._waiting: list[bytes] = []  # few: beyond the limit the engine is held back
         self._waiting_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[None] | BatchedTask | None = None
         self._on_end: Callable[[], None] | None = None
         self._pass_on: PassOn | None = None
         self.request: WireRequest | None = request
@@ -254,15 +255,23 @@ class UpstreamExchange:
     async def _news(self) -> None:
         if self._waiter is not None:
             raise RuntimeError("an exchange has one reader")
-        self._waiter = asyncio.get_running_loop().create_future()
+        task = batched()
         try:
-            await self._waiter
+            if task is not None:
+                self._waiter = task
+                await task.pause()
+            else:
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
         finally:
             self._waiter = None
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if isinstance(waiter, BatchedTask):
+            waiter.go_on()
+        elif waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     # What the connection tells.
 

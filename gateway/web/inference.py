@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.batched import Batches
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import Client
@@ -17,11 +18,12 @@ _BY_TARGET: Final[Mapping[bytes, Dialect]] = {path.encode(): dialect for path, d
 
 
 class Inference:
-    """POST on the routes of every dialect, a few of them a turn."""
+    """POST on the routes of every dialect, a few of them a turn. batches: in which those that need no ASGI are served."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self._turnstile = Turnstile()
+        self.batches = Batches()
 
     @staticmethod
     def find(target: bytes) -> tuple[Dialect, bytes] | None:
@@ -38,13 +40,11 @@ class Inference:
         assert task is not None, "an ASGI server calls its application in a task"
         await serve_client(self._rooms, head, client, task)
 
-    async def serve_wire(self, head: InferenceHead, client: WireClient, tasks: set[asyncio.Task[None]]) -> None:
-        """As `serve`, in the client's own task, which is among `tasks`."""
-        task = client.task
+    async def serve_wire(self, head: InferenceHead, client: WireClient) -> None:
+        """As `serve`, in the client's own task."""
         try:
             if not self._turnstile.lets_pass():
                 await self._turnstile.enter()
-            await serve_client(self._rooms, head, client, task)
+            await serve_client(self._rooms, head, client, client.task)
         finally:
             client.close()
-            tasks.discard(task)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gateway.admission.grant import Grant
+from gateway.batched import Cancellable, last_step, step
 from gateway.core.errors import GatewayError, InvalidRequest, Rejected, UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
 from gateway.core.offer import CountKind, PromptCount
@@ -54,7 +55,7 @@ async def serve_request(rooms: Rooms, dialect: Dialect, scope: Mapping[str, Any]
     await serve_client(rooms, head, AsgiDownstream(receive, send), task)
 
 
-async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: asyncio.Task[Any]) -> None:
+async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: Cancellable) -> None:
     """Serve one call of an inference route. task: the one in which this runs."""
     journal = Journal(head.dialect.name, rooms.tally, rooms.metrics, rooms.recent, rooms.clock.now())
     rooms.open_requests.add(journal)
@@ -84,9 +85,11 @@ async def serve_client(rooms: Rooms, head: InferenceHead, client: Client, task: 
     finally:
         client.unwatch()
         rooms.running.discard(line)
+        ended_at = rooms.clock.now()
+        await last_step()
         rooms.open_requests.discard(journal)
         learn_from(rooms, journal)
-        journal.end(line.outcome_of(outcome), rooms.clock.now())
+        journal.end(line.outcome_of(outcome), ended_at)
         line.close()
 
 
@@ -99,7 +102,7 @@ class Line:
         "is_cut",
     )  # fmt: skip
 
-    def __init__(self, rooms: Rooms, head: InferenceHead, client: Client, journal: Journal, task: asyncio.Task[Any]) -> None:
+    def __init__(self, rooms: Rooms, head: InferenceHead, client: Client, journal: Journal, task: Cancellable) -> None:
         self._rooms = rooms
         self._head = head
         self._dialect = head.dialect
@@ -147,6 +150,7 @@ class Line:
         weighed = journal.weighed = weigh_at_once(rooms, pool, request) or await weigh(rooms, pool, request)
         if self._asked and says_it_returns(self._asked):
             await self._find_first_try()
+        await step()
         ticket = ticket_of(journal, choices, self._asked, first_arrived=self._first_arrived, patience_s=self._patience_s)
         journal.lane = ticket.lane
         is_bounded = weighed.count.kind is _BOUND

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from gateway.batched import in_task
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.outcomes import RejectReason
 from gateway.relay.downstream import Client, Headers, too_large
@@ -64,6 +65,7 @@ async def read_upload(
         stated_bytes = int(length) if length is not None and length.isdigit() else 0
     if stated_bytes > limit_bytes:
         raise too_large(limit_bytes)
+    await in_task()
     try:
         async with asyncio.timeout(timeout_s):
             return await client.read_body(limit_bytes, take)

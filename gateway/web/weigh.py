@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.backends.capacity import Capacity
 from gateway.backends.view import BackendView, Pool
+from gateway.batched import in_task
 from gateway.core.decisions import Mode
 from gateway.core.errors import InvalidRequest, Rejected
 from gateway.core.names import BackendName
@@ -68,6 +69,7 @@ async def weigh(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed:
     Raises InvalidRequest where none ever can, with the numbers of the one that comes nearest; Rejected where no backend
     has told its capacity yet.
     """
+    await in_task()
     known = pool.planned
     if not known and rooms.choices.mode is Mode.ENFORCE:
         healthy = sum(view.healthy for view in pool.backends)
@@ -121,6 +123,7 @@ async def find_pool(rooms: Rooms, model: str | None) -> Pool:
     """The backends that serve `model`. Raises InvalidRequest for a model that nobody lists, after a fresh look."""
     pool = rooms.roster.pool_for(model)
     if pool is None:
+        await in_task()
         await rooms.roster.refresh_models()
         pool = rooms.roster.pool_for(model)
     if pool is None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from uvicorn.protocols.http.flow_control import FlowControl
 
+from gateway.batched import BatchedTask
 from gateway.core.errors import InvalidRequest
 from gateway.relay.downstream import Headers, too_large
 from gateway.relay.headers import date_header, header_lines
@@ -76,7 +77,7 @@ class WireClient:
         self.keep_alive = keep_alive
         self.is_last = False
         self.more_body = True
-        self.task: asyncio.Task[None]
+        self.task: BatchedTask
         self.response_complete = False
         self.stated_bytes: int | None = None
         self._transport = transport

@@ -8,6 +8,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from gateway.batched import Batches
 from gateway.dialects import DIALECTS
 from gateway.metrics import Metrics
 from gateway.web.door import Door, DoorLimits
@@ -30,9 +31,10 @@ class Straight(Inference):
     """Keeps what it is given, and answers nobody."""
 
     def __init__(self) -> None:
+        self.batches = Batches()
         self.served: list[tuple[str, bytes]] = []
 
-    async def serve_wire(self, head: InferenceHead, client: Any, tasks: Any) -> None:
+    async def serve_wire(self, head: InferenceHead, client: Any) -> None:
         self.served.append((head.dialect.path, head.query))
 
 

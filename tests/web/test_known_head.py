@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from uvicorn.server import ServerState
 
+from gateway.batched import Batches
 from gateway.core.errors import InvalidRequest
 from gateway.metrics import Metrics
 from gateway.relay.known_head import MOST_BYTES, known_head
@@ -41,15 +42,16 @@ class Reading(Inference):
     """Reads each body, keeps what came, and tells the client how much that was. gate: what its answers wait for."""
 
     def __init__(self) -> None:
+        self.batches = Batches()
         self.served: list[tuple[Any, ...]] = []
         self.heads: list[InferenceHead] = []
         self.gate: asyncio.Event | None = None
         self.limit_bytes = 1 << 20
         self.space = BodyRoom(1 << 30).open()
 
-    async def serve_wire(self, head: InferenceHead, client: Any, tasks: Any) -> None:
+    async def serve_wire(self, head: InferenceHead, client: Any) -> None:
         self.heads.append(head)
-        client.on_gone(asyncio.current_task().cancel)  # type: ignore[union-attr]
+        client.on_gone(client.task.cancel)
         try:
             try:
                 body = await read_upload(client, head.headers, self.space.take, limit_bytes=self.limit_bytes, timeout_s=9.0)
@@ -68,7 +70,6 @@ class Reading(Inference):
             self.served.append(("gone",))
         finally:
             client.close()
-            tasks.discard(asyncio.current_task())
 
 
 class Transport(asyncio.Transport):
