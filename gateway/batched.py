@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, Final, Protocol
 
 # So many go on together. The others go on in the next turn, and whatever else happens goes between.
-AT_ONCE: Final = 32
+AT_ONCE: Final = 16
 
 
 class Cancellable(Protocol):

@@ -18,7 +18,7 @@ _BY_TARGET: Final[Mapping[bytes, Dialect]] = {path.encode(): dialect for path, d
 
 
 class Inference:
-    """POST on the routes of every dialect, a few of them a turn. batches: in which those that need no ASGI are served."""
+    """POST on the routes of every dialect, of which a few begin a turn. batches: of those that are served without ASGI."""
 
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
@@ -43,8 +43,6 @@ class Inference:
     async def serve_wire(self, head: InferenceHead, client: WireClient) -> None:
         """As `serve`, in the client's own task."""
         try:
-            if not self._turnstile.lets_pass():
-                await self._turnstile.enter()
             await serve_client(self._rooms, head, client, client.task)
         finally:
             client.close()
