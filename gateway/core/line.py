@@ -4,7 +4,7 @@ A waiting ticket has its place for as long as it waits: its rank is asked once. 
 core/lanes.py.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Final
@@ -89,7 +89,13 @@ class Line(Share):
 
     def position(self, waiting: Waiting) -> int:
         """How many stand before that ticket, whether it stands in the line or is about to."""
-        return bisect_left(self._order, waiting.place, key=_place)
+        order, place = self._order, waiting.place
+        # Mostly it is the next to go, or the last to have come: neither is searched for.
+        if not order or place <= order[0].place:
+            return 0
+        if place > order[-1].place:
+            return len(order)
+        return bisect_left(order, place, key=_place)
 
     def rest(self) -> None:
         """Its tenant may neither wait nor hold anything now, and is forgotten some day."""
@@ -98,7 +104,7 @@ class Line(Share):
 
     def join(self, waiting: Waiting) -> None:
         """Take the place that the policy gives."""
-        insort(self._order, waiting, key=_place)
+        self._order.insert(self.position(waiting), waiting)
         self.blocks += waiting.blocks
         self.seats += waiting.seats
         waiting.is_waiting = True
