@@ -78,7 +78,7 @@ class PassingStream(ABC):
             before = self.token_events
             self._see_data(name, data.strip())
             brought.append(self.token_events - before)
-        return brought
+        return brought + feed_each(self, reads[len(lines) :])
 
     def finish(self) -> bytes:
         rest, is_whole = self._splitter.finish()

@@ -117,7 +117,14 @@ class EventSplitter:
 
 def lines_apart(reads: list[bytes]) -> tuple[bytes, list[bytes]] | None:
     """The name of all events and the data of each, if each read is just one event with one line of data, as `lines` knows
-    them, and all have the same name or none; None if not. What comes before the first read has ended an event."""
+    them, and all have the same name or none; None if not. The last read may be left out: what ends a stream is like nothing
+    before it. What comes before the first read has ended an event."""
+    if reads[0].find(b"\n\n") != len(reads[0]) - 2:
+        return None  # as it is with all of them, mostly
+    return _all_apart(reads) or (_all_apart(reads[:-1]) if len(reads) > 1 else None)
+
+
+def _all_apart(reads: list[bytes]) -> tuple[bytes, list[bytes]] | None:
     head = reads[0][: reads[0].find(_DATA) + len(_DATA)]
     name, line_ends = b"", 2
     if head != _DATA:

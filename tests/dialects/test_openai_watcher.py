@@ -249,7 +249,11 @@ def test_where_usage_is_hidden_what_passes_unseen_leaves_nothing_held_back() -> 
     assert watcher.passes(event)
     assert not watcher.passes(event + b"\n")  # the third line end would be kept, and be sent once more
     assert not watcher.passes(event[:-1])
-    assert not watcher.passes(b'data: {"choices":[],"usage":{}}\n\n')
+    no_usage, usage = b'data: {"choices":[{"text":"a"}],"usage":null}\n\n', b'data: {"choices":[],"usage":{}}\n\n'
+    assert watcher.passes(no_usage)
+    assert watcher.feed(no_usage) is no_usage
+    assert not watcher.passes(usage)
+    assert not watcher.passes(no_usage + usage)
 
 
 def test_an_event_held_back_keeps_the_boundary_for_an_error_of_ours() -> None:

@@ -119,6 +119,7 @@ def test_reads_are_lines_apart_only_if_each_is_an_event_with_that_data(data: st.
         return
     name, lines = found
     splitter = EventSplitter()
-    for read, line in zip(reads, lines, strict=True):
+    assert len(lines) in (len(reads), len(reads) - 1)
+    for read, line in zip(reads, lines, strict=False):
         assert splitter.feed(read) == [(read, True)]
         assert read_event(read) == (name, line.strip())
