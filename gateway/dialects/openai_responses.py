@@ -33,7 +33,7 @@ _ELSEWHERE: Final = attrgetter("previous_response_id", "conversation", "prompt")
 # What llama.cpp's own counter reads of a body.
 _COUNTABLE: Final = ("input", "instructions", "tools", "tool_choice", "text", "reasoning", "chat_template_kwargs")
 # Tools that are the client's to run. Of any other the engine may see to by itself, and go on with a longer prompt.
-_CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
+_CLIENTS_TOOLS: Final = ("function", "custom", "namespace")
 # A family whose prompts vLLM renders by a library, and in another way where it only counts.
 _OTHERWISE_RENDERED: Final = ("gpt-oss", "gpt_oss")
 

@@ -74,10 +74,12 @@ def look_at_input(items: str | list[dict[str, Any]]) -> InputText:
 
 def _item_bytes(item: Mapping[str, Any], media: list[MediaPart]) -> int:
     kind = item.get("type")
+    if not isinstance(kind, str):
+        kind = None  # of no kind that is known here, whatever it is
     if kind in _POINTERS or item.get("encrypted_content") is not None:
         media.append(ELSEWHERE)
     if kind in _MEDIA_TYPES:
-        media.append(media_part(str(kind), item))
+        media.append(media_part(kind, item))
         return 0
     total = 0
     for key, value in item.items():

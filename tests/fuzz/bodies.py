@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
@@ -196,6 +197,23 @@ _RULES = (
     EngineRules(16, True, True, True, 1, queues_prompts=True),
     EngineRules(has_best_of=False, fair_share_tokens=512),
 )
+
+
+def odd_shapes(sample: bytes) -> Iterator[bytes]:
+    """The sample with each of its values, one at a time, in the place of which stands one of another shape."""
+    body = json.loads(sample)
+    for holder, key in list(_places(body)):
+        value = holder[key]
+        for odd in ({}, [], {"type": {}}, [{"type": []}], 5, None, True, "x"):
+            holder[key] = odd
+            yield json.dumps(body).encode()
+        holder[key] = value
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    for key, member in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield value, key
+        yield from _places(member)
 
 
 def check_body(dialect: Dialect, body: bytes) -> None:

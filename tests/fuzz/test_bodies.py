@@ -7,7 +7,7 @@ the grammar where there is one.
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fuzz.bodies import SAMPLES, check_body, check_mutated, grammar
+from fuzz.bodies import SAMPLES, check_body, check_mutated, grammar, odd_shapes
 from fuzz.mutation import try_all
 from gateway.dialects import DIALECTS
 
@@ -22,6 +22,13 @@ KEPT = {
 @pytest.mark.parametrize("kept", KEPT)
 def test_what_was_found_before_stands(path: str, kept: str) -> None:
     check_body(DIALECTS[path], KEPT[kept])
+
+
+@pytest.mark.parametrize("path", SAMPLES)
+def test_a_value_of_any_shape_in_any_place_is_read_or_refused(path: str) -> None:
+    for sample in SAMPLES[path]:
+        for body in odd_shapes(sample):
+            check_body(DIALECTS[path], body)
 
 
 @pytest.mark.parametrize("path", SAMPLES)
