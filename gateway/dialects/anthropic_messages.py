@@ -27,6 +27,7 @@ _SCHEMAS: Final = attrgetter("tools", "tool_choice", "output_config", "chat_temp
 _COUNTABLE: Final = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 _NUMBERS: Final = ("temperature", "top_p", "top_k", "thinking")
 _ANYTHING: Final = msgspec.json.Decoder()
+_SET: Final = CapState.SET  # to look up a member of an enum costs as much as a call
 
 
 class _Members(msgspec.Struct):
@@ -76,7 +77,8 @@ class AnthropicMessages:
             raise InvalidRequest("messages is missing.", param="messages")
         cap, cap_tokens = _read_cap(read.max_tokens)
         text, start = _look_at(read) if isinstance(read, _MessagesBody) else _read_by_member(read)
-        prompt = Prompt(text.text_bytes, text.messages, least_text_bytes=text.least_bytes)
+        prompt = Prompt(text.text_bytes, text.messages)
+        prompt.least_text_bytes = text.least_bytes
         if text.media:
             prompt.media_parts, prompt.media = len(text.media), tuple(text.media)
         for raw in _SCHEMAS(read):
@@ -85,16 +87,9 @@ class AnthropicMessages:
         if read.tools is not UNSET:
             prompt.tools = count_items(bytes(read.tools))
             prompt.text_bytes += FRAME_BYTES * prompt.tools
-        return InferenceRequest(
-            read.model,
-            (prompt,),
-            cap,
-            cap_tokens,
-            is_chat=True,
-            stream=read.stream is True,
-            start=start,
-            countable=Countable(anthropic=BodyMembers(body, _COUNTABLE_MEMBERS)),
-        )
+        countable = Countable(anthropic=BodyMembers(body, _COUNTABLE_MEMBERS))
+        # By their places: to name them would cost as much as to make the request.
+        return InferenceRequest(read.model, (prompt,), cap, cap_tokens, True, read.stream is True, start, countable)
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return json_edit.set_member(body, CAP, b"%d" % cap_tokens)
@@ -125,7 +120,7 @@ def _read_cap(value: object) -> tuple[CapState, int | None]:
         return (CapState.ABSENT if value is msgspec.UNSET else CapState.NULL), None
     if value < 1:
         raise InvalidRequest(f"{CAP} must be at least 1, got {value}.", param=CAP)
-    return CapState.SET, value
+    return _SET, value
 
 
 def _look_at(read: _MessagesBody) -> tuple[MessagesText, bytes]:

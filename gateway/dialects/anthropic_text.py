@@ -67,17 +67,20 @@ class MessagesText:
         """One entry of `messages`. Raises InvalidRequest for a content that is neither text nor blocks."""
         self.messages += 1
         role = message.get("role")
+        content = message.get("content")
+        is_told = isinstance(role, str) and role in _ROLES
+        if type(content) is str:
+            self.text_bytes += len(content) if content.isascii() else text_bytes(content)
+            if is_told and len(message) == 2:
+                return  # as most messages are
+        else:
+            before = self.text_bytes
+            self.add_content(content)
+            if role == "assistant" and _holds_answer(content):
+                # vLLM prints what a tool answered there as a program would, each quote with a backslash.
+                self.text_bytes += self.text_bytes - before
         for key, value in message.items():
-            if key == "content":
-                if type(value) is str:
-                    self.text_bytes += len(value) if value.isascii() else text_bytes(value)
-                    continue
-                before = self.text_bytes
-                self.add_content(value)
-                if role == "assistant" and _holds_answer(value):
-                    # vLLM prints what a tool answered there as a program would, each quote with a backslash.
-                    self.text_bytes += self.text_bytes - before
-            elif key != "role" or not (isinstance(value, str) and value in _ROLES):
+            if key != "content" and (key != "role" or not is_told):
                 self.text_bytes += json_bytes(value)
 
     def add_content(self, content: Any, *, is_answer: bool = False) -> None:

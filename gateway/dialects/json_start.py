@@ -17,10 +17,20 @@ def start_of(value: Any) -> bytes:
         return _encode(_beginning(value))[:AFFINITY_BYTES]
     start = b""
     for each in value:
-        start += (b"," if start else b"[") + _encode(_beginning(each))
+        start += (b"," if start else b"[") + _encode(each if _is_short(each) else _beginning(each))
         if len(start) >= AFFINITY_BYTES:
             return start[:AFFINITY_BYTES]
     return (start or b"[") + b"]"
+
+
+def _is_short(value: Any) -> bool:
+    """Whether the value is an object of short texts, as most messages are: it is its own beginning."""
+    if type(value) is not dict:
+        return False
+    for each in value.values():  # noqa: SIM110 – a generator costs as much again
+        if type(each) is not str or len(each) > AFFINITY_BYTES:
+            return False
+    return True
 
 
 def _beginning(value: Any, levels: int = _LEVELS) -> Any:

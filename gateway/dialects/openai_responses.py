@@ -101,18 +101,15 @@ class OpenAIResponses:
             text, start = read_input(raw), raw
         else:
             text, start = look_at_input(read.input), start_of(read.input)
-        tools = _read_tools(read.raw("tools"))
+        tools = [] if read.tools is UNSET else _read_tools(bytes(read.tools))
         media = (*text.media, *_elsewhere(read, tools))
         may_be_cut = read.may_be_cut
-        prompt = Prompt(
-            text.text_bytes,
-            text.messages,
-            media_parts=len(media),
-            media=media,
-            may_be_cut=may_be_cut,
-            has_own_template=read.raw("chat_template") != b"null",
-            least_text_bytes=0 if may_be_cut else text.least_bytes,
-        )
+        prompt = Prompt(text.text_bytes, text.messages)
+        if media:
+            prompt.media_parts, prompt.media = len(media), media
+        prompt.may_be_cut = may_be_cut
+        prompt.has_own_template = read.raw("chat_template") != b"null"
+        prompt.least_text_bytes = 0 if may_be_cut else text.least_bytes
         if read.instructions is not None:
             prompt.text_bytes += text_bytes(read.instructions)
             prompt.messages += 1
