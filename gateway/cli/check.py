@@ -166,7 +166,7 @@ async def _try_tokenizer(path: "Path | None", roster: "Roster", backend: "Backen
     if path is None:
         return None
     request = InferenceRequest(
-        None, (Prompt(0, messages=4),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat=_TRIAL_CHAT)
+        None, (Prompt(0, messages=4),), CapState.ABSENT, None, is_chat=True, to_count=Countable(chat=_TRIAL_CHAT)
     )
     local = LocalTokenizer(path)
     try:

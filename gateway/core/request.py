@@ -75,12 +75,11 @@ Members = Mapping[str, bytes]
 """Members of a body by their names, as raw JSON."""
 
 
-@dataclass(init=False, slots=True)
+@dataclass(slots=True)
 class Countable:
     """What an engine needs to count the prompts exactly, as raw JSON members of the body.
 
-    chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions; or what makes
-    them, called once, when somebody asks.
+    chat: the members of a chat body that its template reads (`messages`, `tools`, ...), None for completions.
     texts: one raw JSON string per text prompt of a completions body, in order; prompts sent as ids are not here.
     anthropic: the members of a Messages body that an engine's own count_tokens reads, None for other dialects.
     responses: the members of a Responses body that an engine's own input_tokens reads, None for other dialects; `chat` is
@@ -88,31 +87,15 @@ class Countable:
     slack_tokens: by how much the count of `chat` may differ from the truth; 0: not at all.
     """
 
-    _chat: Members | Callable[[], Members | None] | None
-    texts: tuple[bytes, ...]
-    anthropic: Members | None
-    responses: Members | None
-    slack_tokens: int
+    chat: Members | None = None
+    texts: tuple[bytes, ...] = ()
+    anthropic: Members | None = None
+    responses: Members | None = None
+    slack_tokens: int = 0
 
-    def __init__(
-        self,
-        chat: Members | Callable[[], Members | None] | None = None,
-        texts: tuple[bytes, ...] = (),
-        anthropic: Members | None = None,
-        responses: Members | None = None,
-        slack_tokens: int = 0,
-    ) -> None:
-        self._chat = chat
-        self.texts = texts
-        self.anthropic = anthropic
-        self.responses = responses
-        self.slack_tokens = slack_tokens
 
-    @property
-    def chat(self) -> Members | None:
-        if callable(self._chat):
-            self._chat = self._chat()
-        return self._chat
+Uncounted = tuple[Callable[[bytes], Countable], bytes]
+"""What makes a Countable of a body, and the body: few prompts are ever counted."""
 
 
 @dataclass(slots=True)
@@ -133,8 +116,8 @@ class InferenceRequest:
     cap_tokens: int | None
     is_chat: bool
     stream: bool = False
-    start: bytes | str = b""
-    countable: Countable = field(default_factory=Countable)
+    start: bytes | str = field(default=b"", repr=False)
+    to_count: Countable | Uncounted = field(default_factory=Countable, repr=False)
     n: int = 1
     best_of: int = 1
     wants_usage: bool = False  # the caller itself asked for the usage event of a stream
@@ -143,6 +126,14 @@ class InferenceRequest:
     is_prompt_only: bool = False
     prompt_name: str | None = None
     cap_param: str = "max_tokens"
+
+    @property
+    def countable(self) -> Countable:
+        """What can be counted exactly. A body is taken apart when somebody asks, once, and kept no longer."""
+        if isinstance(self.to_count, tuple):
+            make, body = self.to_count
+            self.to_count = make(body)
+        return self.to_count
 
     @property
     def affinity(self) -> bytes:

@@ -12,7 +12,7 @@ from gateway.dialects import json_edit
 from gateway.dialects.anthropic_error import error_body, error_event
 from gateway.dialects.anthropic_text import FRAME_BYTES, MessagesText, look_at_messages, read_messages
 from gateway.dialects.anthropic_watcher import watch
-from gateway.dialects.body_members import BodyMembers, decoder_of
+from gateway.dialects.body_members import decoder_of, members_of
 from gateway.dialects.chat_text import count_items, schema_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.json_start import start_of
@@ -87,9 +87,8 @@ class AnthropicMessages:
         if read.tools is not UNSET:
             prompt.tools = count_items(bytes(read.tools))
             prompt.text_bytes += FRAME_BYTES * prompt.tools
-        countable = Countable(anthropic=BodyMembers(body, _COUNTABLE_MEMBERS))
         # By their places: to name them would cost as much as to make the request.
-        return InferenceRequest(read.model, (prompt,), cap, cap_tokens, True, read.stream is True, start, countable)
+        return InferenceRequest(read.model, (prompt,), cap, cap_tokens, True, read.stream is True, start, (_countable, body))
 
     def write_cap(self, body: bytes, cap_tokens: int) -> bytes:
         return json_edit.set_member(body, CAP, b"%d" % cap_tokens)
@@ -112,6 +111,10 @@ class AnthropicMessages:
 
     def error_event(self, error: ErrorFacts) -> bytes:
         return error_event(error)
+
+
+def _countable(body: bytes) -> Countable:
+    return Countable(anthropic=members_of(body, _COUNTABLE_MEMBERS))
 
 
 def _read_cap(value: object) -> tuple[CapState, int | None]:

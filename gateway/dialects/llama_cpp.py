@@ -50,7 +50,7 @@ class LlamaCppCompletion:
             n=read.samples,
             start=openai_body.session_key(read) or prompts.start,
             priority=read.engine_priority,
-            countable=Countable(texts=prompts.texts),
+            to_count=Countable(texts=prompts.texts),
             cap_param=CAP,
         )
 

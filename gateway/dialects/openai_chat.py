@@ -1,7 +1,6 @@
 """POST /v1/chat/completions."""
 
-from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
@@ -9,7 +8,7 @@ from msgspec import UNSET
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import AFFINITY_BYTES, Countable, InferenceRequest, Prompt
 from gateway.dialects import openai_body
-from gateway.dialects.body_members import BodyMembers, decoder_of
+from gateway.dialects.body_members import decoder_of, members_of
 from gateway.dialects.chat_text import (
     DECODE_LIMIT_BYTES,
     count_items,
@@ -55,10 +54,21 @@ class _ChatMembers(OpenAIBody):
     reasoning_effort: Raw = UNSET
     mm_processor_kwargs: Raw = UNSET
 
-
-# All that may stand beside the messages and change what is rendered; most bodies have nothing of it.
-_BESIDE: Final = attrgetter(*_SCHEMAS, "chat_template", "mm_processor_kwargs", "truncate_prompt_tokens")
-_NOTHING: Final = _BESIDE(_ChatMembers())
+    @property
+    def has_more(self) -> bool:
+        """Something stands beside the messages that changes what is rendered; in most bodies nothing does."""
+        return not (
+            self.tools is UNSET
+            and self.tool_choice is UNSET
+            and self.response_format is UNSET
+            and self.reasoning_effort is UNSET
+            and self.functions is UNSET
+            and self.documents is UNSET
+            and self.chat_template is UNSET
+            and self.chat_template_kwargs is UNSET
+            and self.mm_processor_kwargs is UNSET
+            and self.truncate_prompt_tokens is UNSET
+        )
 
 
 class _ChatBody(_ChatMembers):
@@ -91,14 +101,13 @@ class OpenAIChat:
             if decoded.messages is UNSET:
                 raise _no_messages()
             prompt, start = look_at_messages(decoded.messages, len(body))
-        if _BESIDE(chat) != _NOTHING:
+        if chat.has_more:
             _add_beside(prompt, chat)
         if chat.prompt_cache_key is not UNSET or chat.session_id is not UNSET:
             start = openai_body.session_key(chat) or start
         cap, cap_tokens = openai_body.read_cap(chat, _OBEYED, _ALSO_OBEYED)
-        countable = Countable(BodyMembers(body, _COUNTABLE_MEMBERS))
         # By their places: to name them would cost as much as to make the request.
-        request = InferenceRequest(chat.model, (prompt,), cap, cap_tokens, True, chat.stream is True, start, countable)
+        request = InferenceRequest(chat.model, (prompt,), cap, cap_tokens, True, chat.stream is True, start, (_countable, body))
         openai_body.add_choices(request, chat)
         return request
 
@@ -128,6 +137,10 @@ def _read_large(body: bytes) -> tuple[_ChatMembers, Prompt, bytes]:
         raise _no_messages()
     raw = bytes(chat.messages)
     return chat, read_messages(raw), raw[:AFFINITY_BYTES]
+
+
+def _countable(body: bytes) -> Countable:
+    return Countable(members_of(body, _COUNTABLE_MEMBERS))
 
 
 def _no_messages() -> InvalidRequest:

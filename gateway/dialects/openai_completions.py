@@ -53,7 +53,7 @@ class OpenAICompletions:
             stream=completions.stream is True,
             start=openai_body.session_key(completions) or read.start,
             # The engine's counter does not take a suffix, so the prompt alone would be too few.
-            countable=Countable(texts=() if completions.suffix else read.texts),
+            to_count=Countable(texts=() if completions.suffix else read.texts),
         )
         openai_body.add_choices(request, completions)
         return request

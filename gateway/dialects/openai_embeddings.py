@@ -67,7 +67,7 @@ class OpenAIEmbeddings:
             is_chat=False,
             start=prompts.start,
             priority=read.priority if isinstance(read.priority, int) else None,
-            countable=Countable(texts=prompts.texts),
+            to_count=Countable(texts=prompts.texts),
             is_prompt_only=True,
             prompt_name="messages" if read.input is msgspec.UNSET else "input",
         )

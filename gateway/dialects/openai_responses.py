@@ -1,7 +1,6 @@
 """POST /v1/responses: OpenAI's Responses, as vLLM and llama.cpp serve them."""
 
 import json
-from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from msgspec import UNSET
 from gateway.core.errors import InvalidRequest
 from gateway.core.request import AFFINITY_BYTES, Countable, InferenceRequest, MediaPart, Prompt
 from gateway.dialects import openai_body
-from gateway.dialects.body_members import BodyMembers, decoder_of
+from gateway.dialects.body_members import decoder_of, members_of
 from gateway.dialects.chat_text import DECODE_LIMIT_BYTES, count_items, schema_bytes, text_bytes
 from gateway.dialects.dialect import ErrorFacts, Watcher
 from gateway.dialects.json_start import start_of
@@ -115,7 +114,6 @@ class OpenAIResponses:
             prompt.messages += 1
             start = read.instructions[:AFFINITY_BYTES].encode() + start
         _add_schemas(prompt, read, tools)
-        calls = sum([item.get("type") == "function_call" for item in text.items]) if isinstance(text.items, list) else 0
         return InferenceRequest(
             read.model,
             (prompt,),
@@ -126,7 +124,7 @@ class OpenAIResponses:
             n=read.samples,
             start=openai_body.session_key(read) or start[:AFFINITY_BYTES],
             priority=read.engine_priority,
-            countable=Countable() if may_be_cut else _countable(read, body, calls),
+            to_count=Countable() if may_be_cut else (_countable, body),
             prompt_name="input",
             cap_param=CAP,
         )
@@ -191,16 +189,18 @@ def _elsewhere(read: _Members, tools: list[dict[str, Any]] | None) -> list[Media
     return found
 
 
-def _countable(read: _Members, body: bytes, calls: int) -> Countable:
-    members = BodyMembers(body, _COUNTABLE_UNINSTRUCTED if read.instructions is None else _COUNTABLE_MEMBERS)
-    return Countable(partial(_chat, body), responses=members, slack_tokens=CALL_SLACK_TOKENS * calls)
-
-
-def _chat(body: bytes) -> dict[str, bytes] | None:
-    """The chat members of which vLLM's /tokenize makes as many tokens as its Responses route of the body; None where nobody
-    knows. body: one that was read before."""
+def _countable(body: bytes) -> Countable:
+    """body: one that was read before."""
     read = openai_body.decode(_RAW_BODY, body)
     items = read_input(openai_body.raw_json(read.input)).items
+    calls = sum([item.get("type") == "function_call" for item in items]) if isinstance(items, list) else 0
+    members = members_of(body, _COUNTABLE_UNINSTRUCTED if read.instructions is None else _COUNTABLE_MEMBERS)
+    return Countable(_chat(read, items), responses=members, slack_tokens=CALL_SLACK_TOKENS * calls)
+
+
+def _chat(read: _Members, items: str | list[dict[str, Any]] | None) -> dict[str, bytes] | None:
+    """The chat members of which vLLM's /tokenize makes as many tokens as its Responses route of the body; None where nobody
+    knows. items: its input, None where that is too large to be decoded."""
     tools, model = _read_tools(read.raw("tools")), (read.model or "").lower()
     if items is None or tools is None or any(name in model for name in _OTHERWISE_RENDERED):
         return None

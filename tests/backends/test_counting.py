@@ -20,13 +20,13 @@ from support.scripted_engine import NO_TLS, Scripted, ScriptedEngine
 
 A = BackendName("a")
 CHAT = InferenceRequest(
-    "tiny", (Prompt(20),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat={"messages": b"[]"})
+    "tiny", (Prompt(20),), CapState.ABSENT, None, is_chat=True, to_count=Countable(chat={"messages": b"[]"})
 )
 
 
 def texts(*prompts: Prompt) -> InferenceRequest:
     written = tuple(b'"abc"' for prompt in prompts if prompt.token_ids is None)
-    return InferenceRequest("tiny", prompts, CapState.ABSENT, None, is_chat=False, countable=Countable(texts=written))
+    return InferenceRequest("tiny", prompts, CapState.ABSENT, None, is_chat=False, to_count=Countable(texts=written))
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ MESSAGES = InferenceRequest(
     CapState.SET,
     4,
     is_chat=True,
-    countable=Countable(anthropic={"messages": b"[]", "system": b'"x"'}),
+    to_count=Countable(anthropic={"messages": b"[]", "system": b'"x"'}),
 )
 
 
@@ -109,8 +109,8 @@ async def test_prompts_sent_as_ids_keep_their_place_and_are_never_asked_for(engi
     [
         texts(*(Prompt(3) for _ in range(MAX_TEXTS + 1))),
         replace(CHAT, prompts=(Prompt(20, media_parts=1),)),
-        replace(CHAT, countable=Countable(chat={"messages": b'"' + b"x" * (4 * 2**20) + b'"'})),
-        replace(CHAT, countable=Countable()),
+        replace(CHAT, to_count=Countable(chat={"messages": b'"' + b"x" * (4 * 2**20) + b'"'})),
+        replace(CHAT, to_count=Countable()),
     ],
     ids=["too many texts", "a picture", "too large", "nothing to count"],
 )

@@ -156,10 +156,10 @@ CHAT = InferenceRequest(
     CapState.ABSENT,
     None,
     is_chat=True,
-    countable=Countable(chat={"messages": b'[{"role": "user", "content": "\\u00e9"}]', "tools": b"[]"}),
+    to_count=Countable(chat={"messages": b'[{"role": "user", "content": "\\u00e9"}]', "tools": b"[]"}),
 )
 TEXTS = InferenceRequest(
-    "m", (Prompt(3), Prompt(4)), CapState.ABSENT, None, is_chat=False, countable=Countable(texts=(b'"abc"', b'"d\\u00e9"'))
+    "m", (Prompt(3), Prompt(4)), CapState.ABSENT, None, is_chat=False, to_count=Countable(texts=(b'"abc"', b'"d\\u00e9"'))
 )
 RESPONSES = InferenceRequest(
     "m",
@@ -167,7 +167,7 @@ RESPONSES = InferenceRequest(
     CapState.ABSENT,
     None,
     is_chat=True,
-    countable=Countable(chat={"messages": b"[]"}, responses={"input": b'"\\u00e9"'}),
+    to_count=Countable(chat={"messages": b"[]"}, responses={"input": b'"\\u00e9"'}),
 )
 
 

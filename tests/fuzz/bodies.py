@@ -202,6 +202,7 @@ _RULES = (
 def odd_shapes(sample: bytes) -> Iterator[bytes]:
     """The sample with each of its values, one at a time, in the place of which stands one of another shape."""
     body = json.loads(sample)
+    odd: Any
     for holder, key in list(_places(body)):
         value = holder[key]
         for odd in ({}, [], {"type": {}}, [{"type": []}], 5, None, True, "x"):

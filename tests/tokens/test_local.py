@@ -92,7 +92,7 @@ async def test_what_cannot_be_counted_here_is_none_and_the_next_one_is_counted(
 async def test_no_body_ends_the_process_for_everybody(local: LocalTokenizer, members: dict[str, bytes]) -> None:
     process = process_of(local)
     request = InferenceRequest(
-        None, (Prompt(1, messages=1),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat=members)
+        None, (Prompt(1, messages=1),), CapState.ABSENT, None, is_chat=True, to_count=Countable(chat=members)
     )
     await local.count(request)
     assert await local.count(chat()) is not None

@@ -22,7 +22,7 @@ from support.tickets import ticket
 
 A = BackendName("a")
 CHAT = InferenceRequest(
-    "tiny", (Prompt(20),), CapState.ABSENT, None, is_chat=True, countable=Countable(chat={"messages": b"[]"})
+    "tiny", (Prompt(20),), CapState.ABSENT, None, is_chat=True, to_count=Countable(chat={"messages": b"[]"})
 )
 
 

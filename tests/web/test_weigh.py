@@ -29,7 +29,7 @@ def chat(text_bytes: int = 1, cap: int | None = 100, *, media: int = 0, model: s
         CapState.ABSENT if cap is None else CapState.SET,
         cap,
         is_chat=True,
-        countable=Countable(chat={"messages": b"[]"}),
+        to_count=Countable(chat={"messages": b"[]"}),
     )
 
 
@@ -73,7 +73,7 @@ async def test_a_count_that_may_be_off_by_a_little_is_a_close_bound(engine: Scri
     script_vllm(engine)
     countable = Countable(chat={"messages": b"[]"}, responses={"input": b"[]"}, slack_tokens=32)
     async with open_rooms({"a": engine}) as rooms:
-        weighed = await weigh(rooms, await pool_of(rooms), replace(chat(5000), countable=countable))
+        weighed = await weigh(rooms, await pool_of(rooms), replace(chat(5000), to_count=countable))
     assert weighed.count == PromptCount((14 + 32,), CountKind.BOUND_ONLY)
     assert weighed.offers[A].worst_blocks == 5  # 46 + 100 - 1 tokens in blocks of 32
 

@@ -57,7 +57,7 @@ async def test_what_runs_and_what_waits_is_read_where_the_metrics_page_was_turne
 
 def test_a_responses_body_is_counted_by_its_own_route_and_as_it_came() -> None:
     countable = Countable(chat={"messages": b"[]"}, responses={"input": b'"caf\\u00e9"', "instructions": b'"x"'})
-    request = InferenceRequest("m", (Prompt(1),), CapState.ABSENT, None, is_chat=True, countable=countable)
+    request = InferenceRequest("m", (Prompt(1),), CapState.ABSENT, None, is_chat=True, to_count=countable)
     calls = LLAMA.count_calls(request)
     assert calls is not None
     (call,) = calls

@@ -96,7 +96,7 @@ async def test_without_metrics_it_is_still_known_and_has_no_figures(engine: Scri
 def chat(**members: str) -> InferenceRequest:
     raw = {"messages": "[]", **members}
     countable = Countable(chat={name: text.encode() for name, text in raw.items()})
-    return InferenceRequest("m", (Prompt(1),), CapState.ABSENT, None, is_chat=True, countable=countable)
+    return InferenceRequest("m", (Prompt(1),), CapState.ABSENT, None, is_chat=True, to_count=countable)
 
 
 def asked(request: InferenceRequest) -> dict[str, object]:
