@@ -54,30 +54,32 @@ class CountKind(StrEnum):
     BOUND_ONLY = "bound_only"  # a bound, and no exact count can be had
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class PromptCount:
     """Tokens of each prompt of a request; None where not even a bound is known (media): a whole context then.
 
     counted_by: the backend whose local tokenizer counted, so that its engine can be asked whether it is right; else None.
+    largest: of the longest prompt, None where not all are known. total: of all prompts that are known. Both are asked for
+    several times on a request's way.
     """
 
     tokens: tuple[int | None, ...]
     kind: CountKind
-    counted_by: BackendName | None = field(default=None, compare=False)
+    counted_by: BackendName | None = field(compare=False)
+    largest: int | None = field(init=False, compare=False, repr=False)
+    total: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def largest(self) -> int | None:
-        if len(self.tokens) == 1:
-            return self.tokens[0]
-        known = [count for count in self.tokens if count is not None]
-        return max(known) if len(known) == len(self.tokens) else None
-
-    @property
-    def total(self) -> int:
-        """Tokens of all prompts that are known."""
-        if len(self.tokens) == 1:
-            return self.tokens[0] or 0
-        return sum(count for count in self.tokens if count is not None)
+    def __init__(self, tokens: tuple[int | None, ...], kind: CountKind, counted_by: BackendName | None = None) -> None:
+        self.tokens = tokens
+        self.kind = kind
+        self.counted_by = counted_by
+        if len(tokens) == 1:
+            self.largest = tokens[0]
+            self.total = tokens[0] or 0
+        else:
+            known = [count for count in tokens if count is not None]
+            self.largest = max(known, default=None) if len(known) == len(tokens) else None
+            self.total = sum(known)
 
 
 def counted(request: InferenceRequest, tokens: tuple[int, ...]) -> PromptCount:

@@ -77,16 +77,7 @@ def decode(text: bytes | bytearray) -> Any:
 
 def read_usage(usage: Any) -> Usage | None:
     """The usage of an answer, None unless both of its counts make sense."""
-    counts = _odd_counts(usage)
-    return None if counts is None else _sensible(counts)
-
-
-def _sensible(counts: Counts) -> Usage | None:
-    prompt, output, details = counts.prompt_tokens, counts.completion_tokens, counts.prompt_tokens_details
-    if type(prompt) is not int or type(output) is not int or not (0 <= prompt <= _MAX_TOKENS and 0 <= output <= _MAX_TOKENS):
-        return None
-    cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    return Usage(prompt, output, None if cached is None else min(cached, prompt))
+    return usage_of(Answer(usage=_odd_counts(usage)))
 
 
 def read_answer(text: bytes | bytearray) -> Answer | None:
@@ -150,9 +141,15 @@ def _text(value: Any) -> str | None:
 
 
 def usage_of(answer: Answer) -> Usage | None:
-    """The usage that an answer, or an event of one, carries: as `usage` or, from llama.cpp, in its timings."""
-    usage = _sensible(answer.usage) if answer.usage is not None else None
-    return read_timings(answer.timings) if usage is None else usage
+    """The usage that an answer, or an event of one, carries: as `usage`, where both of its counts make sense, or, from
+    llama.cpp, in its timings."""
+    counts = answer.usage
+    if counts is not None:
+        prompt, output, details = counts.prompt_tokens, counts.completion_tokens, counts.prompt_tokens_details
+        if type(prompt) is int and type(output) is int and 0 <= prompt <= _MAX_TOKENS and 0 <= output <= _MAX_TOKENS:
+            cached = token_count(details.get("cached_tokens")) if isinstance(details, dict) else None
+            return Usage(prompt, output, None if cached is None else min(cached, prompt))
+    return None if answer.timings is None else read_timings(answer.timings)
 
 
 def read_timings(timings: Any) -> Usage | None:

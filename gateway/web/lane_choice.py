@@ -15,21 +15,19 @@ def lane_of(
     if len(lanes.lanes) == 1:
         return lanes.lanes[0]
     wish = asked.get(LANE)
-    if wish is None and not terms.lanes and _is_never_large(lanes, pool, weighed):
-        return lanes.ordinary
+    largest = pool.largest
+    if wish is None and largest is not None and not terms.lanes:
+        # How many sequences there are may tell by itself that their lengths do not matter.
+        capacity, offer = largest.capacity, weighed.offers.get(largest.name)
+        if (
+            capacity is not None
+            and offer is not None
+            and capacity.context_blocks is not None
+            and lanes.are_never_large(offer.seats, capacity.budget.blocks, capacity.context_blocks)
+        ):
+            return lanes.ordinary
     size = size_of(pool, request, weighed)
     return lanes.choose(size, asked=None if wish is None else wish.decode("latin-1").strip(), allowed=terms.lanes)
-
-
-def _is_never_large(lanes: LaneTable, pool: Pool, weighed: Weighed) -> bool:
-    """Whether the largest backend of a pool tells, by how many sequences there are, that their lengths do not matter."""
-    view = pool.largest
-    if view is None:
-        return False
-    capacity, offer = view.capacity, weighed.offers.get(view.name)
-    if capacity is None or offer is None or capacity.context_blocks is None:
-        return False
-    return lanes.are_never_large(offer.seats, capacity.budget.blocks, capacity.context_blocks)
 
 
 def size_of(pool: Pool, request: InferenceRequest, weighed: Weighed) -> RequestSize:

@@ -43,9 +43,14 @@ class Weighed:
 
 def weigh_at_once(rooms: Rooms, pool: Pool, request: InferenceRequest) -> Weighed | None:
     """What `weigh` says wherever the bound decides, which takes no waiting; None where it does not."""
-    choices = rooms.choices
-    count = bound_of(request, _media_of(rooms, pool)) if rooms.media else bound_of(request)
-    prompt_tokens = count.tokens[0] if len(count.tokens) == 1 and not request.is_prompt_only else None
+    choices, prompts = rooms.choices, request.prompts
+    media = _media_of(rooms, pool) if rooms.media else ()
+    prompt_tokens = None
+    if len(prompts) == 1 and prompts[0].token_ids is None and not request.is_prompt_only:
+        prompt_tokens = prompt_bound(prompts[0], media)
+        count = PromptCount((prompt_tokens,), _BOUND)
+    else:
+        count = bound_of(request, media)
     offers: dict[BackendName, Offer] = {}
     for view in pool.planned:
         capacity = view.capacity
@@ -140,11 +145,8 @@ def bound_of(request: InferenceRequest, media: Sequence[MediaCosts] = ()) -> Pro
 
     media: what the backends that may run it make of images and the like; the dearest counts.
     """
-    prompts = request.prompts
-    if len(prompts) == 1 and prompts[0].token_ids is None:
-        return PromptCount((prompt_bound(prompts[0], media),), _BOUND)
-    bounds = tuple([prompt_bound(prompt, media) for prompt in prompts])
-    return PromptCount(bounds, CountKind.EXACT if is_exact(request) else CountKind.BOUND)
+    bounds = tuple([prompt_bound(prompt, media) for prompt in request.prompts])
+    return PromptCount(bounds, CountKind.EXACT if is_exact(request) else _BOUND)
 
 
 def _media_of(rooms: Rooms, pool: Pool) -> Sequence[MediaCosts]:
