@@ -11,10 +11,11 @@ A counter that first appears with its first event looks to Prometheus as if that
 
 import itertools
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 
 from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause
@@ -139,10 +140,7 @@ class _Ending:
     gap: Spread
 
 
-class Addition(Protocol):
-    """What may be added to metrics later."""
-
-    def add_to(self, metrics: "Metrics") -> None: ...
+_Addition = TypeVar("_Addition")
 
 
 class Metrics:
@@ -154,7 +152,7 @@ class Metrics:
         self._lag_s = 0.0
         self._tenant_labels = tenant_labels
         self._named_tenants: set[str] = set()
-        self._additions: list[Addition] = []
+        self._later: defaultdict[Callable[[Metrics, list[Any]], None], list[Any]] = defaultdict(list)
         self._endings: dict[tuple[str, Outcome, str], _Ending] = {}
         self._expected: set[tuple[str, ...]] = set()
         self._sources: list[Callable[[], Iterable[GaugeRow]]] = []
@@ -224,16 +222,18 @@ class Metrics:
                 lines, room = [], _PIECE
         yield "".join(lines).encode()
 
-    def add(self, addition: Addition) -> None:
-        """Add this before anybody reads the metrics: now, or with some that follow."""
-        self._additions.append(addition)
-        if len(self._additions) >= _TOGETHER:
+    def add_later(self, add: "Callable[[Metrics, list[_Addition]], None]", addition: _Addition) -> None:
+        """Have `add` add this before anybody reads the metrics: now, or together with some that follow."""
+        additions = self._later[add]
+        additions.append(addition)
+        if len(additions) >= _TOGETHER:
             self._settle()
 
     def _settle(self) -> None:
-        additions, self._additions = self._additions, []
-        for addition in additions:
-            addition.add_to(self)
+        later = list(self._later.items())
+        self._later.clear()
+        for add, additions in later:
+            add(self, additions)
 
     def _gauge_texts(self) -> Iterator[Iterator[str]]:
         values: dict[GaugeName, list[tuple[Labels, float]]] = {name: [] for name in _GAUGES}
@@ -272,18 +272,17 @@ class Metrics:
             named.add(tenant)
         return tenant
 
-    def request_ended(self, model: str, outcome: Outcome, tenant: str, seconds: float, gaps_s: Sequence[float] = ()) -> None:
-        """seconds: from its head's arrival. gaps_s: between token events, those that `token_gaps` was not told of."""
+    def requests_ended(
+        self, model: str, outcome: Outcome, tenant: str, seconds: Sequence[float], gaps_s: Sequence[float] = ()
+    ) -> None:
+        """seconds: of each, from its head's arrival. gaps_s: between token events, those that `token_gaps` was not told of."""
         ending = self._endings.get((model, outcome, tenant))
         if ending is None:
             ending = self._ending(model, outcome, self._tenant_label(tenant))
-        ending.requests.total += 1
-        ending.tenants.total += 1
-        duration = ending.duration
-        duration.counts[bisect_left(duration.bounds, seconds)] += 1
-        duration.total += seconds
-        if gaps_s:
-            ending.gap.observe_all(gaps_s)
+        ending.requests.total += len(seconds)
+        ending.tenants.total += len(seconds)
+        ending.duration.observe_all(seconds)
+        ending.gap.observe_all(gaps_s)
 
     def _ending(self, model: str, outcome: Outcome, tenant: str) -> _Ending:
         """tenant: its label, so that there are no more of these than of the series."""
@@ -298,10 +297,9 @@ class Metrics:
     def rejected(self, pool: str, lane: str, reason: RejectReason) -> None:
         self._rejections[pool, lane, reason].total += 1
 
-    def waited(self, lane: str, ended: WaitEnded, seconds: float) -> None:
-        series = self._queue_wait[lane, ended]
-        series.counts[bisect_left(series.bounds, seconds)] += 1
-        series.total += seconds
+    def waited(self, lane: str, ended: WaitEnded, seconds: Sequence[float]) -> None:
+        """seconds: of each that waited."""
+        self._queue_wait[lane, ended].observe_all(seconds)
 
     def granted(self, model: str, blocks: int) -> None:
         series = self._demand[model,]
@@ -328,10 +326,8 @@ class Metrics:
         self._prompt_tokens[labels].total += prompt_tokens
         self._output_tokens[labels].total += output_tokens
 
-    def estimate_ratio(self, model: str, ratio: float) -> None:
-        series = self._ratio[model,]
-        series.counts[bisect_left(series.bounds, ratio)] += 1
-        series.total += ratio
+    def estimate_ratios(self, model: str, ratios: Sequence[float]) -> None:
+        self._ratio[model,].observe_all(ratios)
 
     def usage_missing(self, model: str) -> None:
         self._usage_missing[model,].total += 1

@@ -69,9 +69,9 @@ def metrics() -> Metrics:
     """With one observation of everything."""
     metrics = Metrics("1.2.3")
     metrics.read_gauges_from(rows)
-    metrics.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
+    metrics.requests_ended("m", Outcome.COMPLETED, "anonymous", [1.0])
     metrics.rejected("a", "standard", RejectReason.QUEUE_FULL)
-    metrics.waited("standard", WaitEnded.GRANTED, 0.1)
+    metrics.waited("standard", WaitEnded.GRANTED, [0.1])
     metrics.granted("m", 3)
     metrics.would_have("a", "waited")
     metrics.wasted("anonymous", {WasteCause.CAP_ABOVE_TRUTH: 1.0})
@@ -79,7 +79,7 @@ def metrics() -> Metrics:
     metrics.first_token("m", since_arrival_s=0.2, since_sent_s=0.1)
     metrics.token_gaps("m", [0.01, 0.02])
     metrics.used("m", 10, 20)
-    metrics.estimate_ratio("m", 1.1)
+    metrics.estimate_ratios("m", [1.1])
     metrics.usage_missing("m")
     metrics.prompt_truncated("m")
     metrics.loop_lag(0.001)
@@ -122,7 +122,7 @@ def test_the_first_token_s_buckets_reach_from_five_milliseconds_to_ten_minutes(m
 
 def test_two_gateways_in_one_process_share_nothing() -> None:
     one, other = Metrics("1"), Metrics("1")
-    one.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
+    one.requests_ended("m", Outcome.COMPLETED, "anonymous", [1.0])
     assert b'outcome="completed"' in one.exposition()
     assert b'outcome="completed"' not in other.exposition()
 
@@ -163,7 +163,7 @@ def test_what_is_expected_is_counted_from_zero_so_that_its_first_event_is_an_inc
     assert rejections == {(pool, reason.value): 0 for pool in ("", "a") for reason in RejectReason}
     for model in ("m", OTHER_MODEL):
         assert f'kvgate_requests_total{{model="{model}",outcome="completed"}} 0.0' in metrics.exposition().decode()
-    metrics.request_ended("m", Outcome.COMPLETED, "anonymous", 1.0)
+    metrics.requests_ended("m", Outcome.COMPLETED, "anonymous", [1.0])
     before = metrics.exposition()
     metrics.expect(pools=["a"], lanes=["standard"], models=["m"])
     assert metrics.exposition() == before, "what was counted stays counted"
@@ -172,7 +172,7 @@ def test_what_is_expected_is_counted_from_zero_so_that_its_first_event_is_an_inc
 def test_ten_thousand_tenants_make_a_hundred_labels_and_other() -> None:
     metrics = Metrics("1", tenant_labels=100)
     for number in range(10_000):
-        metrics.request_ended("m", Outcome.COMPLETED, f"tenant-{number}", 1.0)
+        metrics.requests_ended("m", Outcome.COMPLETED, f"tenant-{number}", [1.0])
         metrics.wasted(f"tenant-{number}", {WasteCause.CAP_ABOVE_TRUTH: 1.0})
     text = metrics.exposition().decode()
     assert 'kvgate_tenant_requests_total{outcome="completed",tenant="other"} 9900.0' in text
@@ -190,28 +190,26 @@ def test_a_server_that_lists_thousands_of_models_does_not_make_thousands_of_seri
 def test_a_scrape_of_many_series_comes_in_small_pieces_of_one_instant() -> None:
     metrics = Metrics("1")
     for number in range(200):
-        metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous", 1.0)
+        metrics.requests_ended(f"model-{number}", Outcome.COMPLETED, "anonymous", [1.0])
     whole = metrics.exposition()
     pieces: list[bytes] = []
     for piece in metrics.pieces():
         pieces.append(piece)
-        metrics.request_ended("model-7", Outcome.COMPLETED, "anonymous", 1.0)  # what goes between is in the next scrape
+        metrics.requests_ended("model-7", Outcome.COMPLETED, "anonymous", [1.0])  # what goes between is in the next scrape
     assert b"".join(pieces) == whole
     assert len(pieces) > 10
     assert max(map(len, pieces)) < len(whole) / 10
 
 
-class Granted:
-    """An addition: one granted request."""
-
-    def add_to(self, metrics: Metrics) -> None:
-        metrics.granted("m", 1)
+def add_granted(metrics: Metrics, blocks: list[int]) -> None:
+    for each in blocks:
+        metrics.granted("m", each)
 
 
 def test_what_is_added_later_is_in_the_next_scrape_and_once() -> None:
     metrics = Metrics("1")
     for number in range(1, 101):
-        metrics.add(Granted())
+        metrics.add_later(add_granted, 1)
         if number % 7 == 0:
             assert f'kvgate_demand_blocks_count{{model="m"}} {number}.0' in metrics.exposition().decode()
     assert metrics.exposition() == metrics.exposition()
@@ -220,17 +218,31 @@ def test_what_is_added_later_is_in_the_next_scrape_and_once() -> None:
 def test_additions_do_not_gather_until_somebody_scrapes() -> None:
     metrics = Metrics("1")
     for _ in range(1_000):
-        metrics.add(Granted())
-    assert len(metrics._additions) < 100
+        metrics.add_later(add_granted, 1)
+    assert len(metrics._later[add_granted]) < 100
+
+
+def test_what_is_added_together_is_added_once_each_by_whom_it_was_meant_for() -> None:
+    metrics = Metrics("1")
+    gone: list[list[int]] = []
+
+    def add_gone(_: Metrics, numbers: list[int]) -> None:
+        gone.append(numbers)
+
+    for number in range(10):
+        metrics.add_later(add_granted, 1)
+        metrics.add_later(add_gone, number)
+    assert b'kvgate_demand_blocks_count{model="m"} 10.0' in metrics.exposition()
+    assert gone == [list(range(10))]
 
 
 def test_what_is_added_while_a_scrape_is_rendered_is_in_the_next_one() -> None:
     metrics = Metrics("1")
-    metrics.add(Granted())
+    metrics.add_later(add_granted, 1)
     pieces = metrics.pieces()
     first = next(pieces)
     for _ in range(100):
-        metrics.add(Granted())
+        metrics.add_later(add_granted, 1)
     assert b'kvgate_demand_blocks_count{model="m"} 1.0' in b"".join([first, *pieces])
     assert b'kvgate_demand_blocks_count{model="m"} 101.0' in metrics.exposition()
 

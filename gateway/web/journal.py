@@ -22,7 +22,7 @@ from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.dialects.dialect import Watcher
 from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline
-from gateway.web.ended import Ended, Held
+from gateway.web.ended import Ended, Held, add_ended
 from gateway.web.open_requests import RequestRow
 from gateway.web.recent import Recent, Refusal
 from gateway.web.request_line import REQUEST, RequestLine, milliseconds
@@ -189,7 +189,7 @@ class Journal:
             counted_tokens if weighed is not None and weighed.count.largest is not None else None,
             self._held() if usage is not None else None,
         )
-        metrics.add(ended)
+        metrics.add_later(add_ended, ended)
         if self.reason is not None:
             metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, self.lane, self.reason)
             self._remember(self.reason, model, now)

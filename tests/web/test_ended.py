@@ -1,19 +1,19 @@
 """What requests that have ended add to the metrics."""
 
+from msgspec.structs import replace
+
 from gateway.core.demand import Usage
 from gateway.core.geometry import Weighing
 from gateway.core.outcomes import Outcome
 from gateway.metrics import Metrics
-from gateway.web.ended import Ended, Held
+from gateway.web.ended import Ended, Held, add_ended
 from support.samples import sample
 
 HELD = Held(50, 50, 1, 1, Weighing(16, 8_192), has_cap=True, seconds=10.0)
 
 
-def ended(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage: Usage | None = None) -> Metrics:
-    """After one request that ended so."""
-    metrics = Metrics("test")
-    Ended(
+def one(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage: Usage | None = None) -> Ended:
+    return Ended(
         model="m",
         outcome=outcome,
         tenant="anonymous",
@@ -28,7 +28,13 @@ def ended(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usa
         output_tokens=usage.output_tokens if usage is not None else 0,
         counted_tokens=320,
         held=HELD if usage is not None else None,
-    ).add_to(metrics)
+    )
+
+
+def ended(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage: Usage | None = None) -> Metrics:
+    """After one request that ended so."""
+    metrics = Metrics("test")
+    add_ended(metrics, [one(outcome, was_granted=was_granted, usage=usage)])
     return metrics
 
 
@@ -65,3 +71,25 @@ def test_without_usage_nothing_is_said_of_tokens_and_waste() -> None:
     metrics = ended()
     assert sample(metrics, "kvgate_prompt_tokens_total", model="m") is None
     assert sample(metrics, "kvgate_waste_block_seconds_total", cause="cap_above_truth", tenant="anonymous") is None
+
+
+def without_instants(metrics: Metrics) -> list[str]:
+    return sorted(line for line in metrics.exposition().decode().splitlines() if "_created" not in line)
+
+
+def test_requests_that_are_added_together_bring_what_each_would_bring() -> None:
+    """Alike or not: by model, outcome, tenant, lane, with and without a grant, a wait, a first token, a usage."""
+    usage = Usage(160, 160)
+    plain = replace(one(usage=usage), first_token_s=None, sent_to_first_token_s=None, gaps_s=())
+    requests = [
+        *(one(usage=usage), one(usage=usage), one(), plain, replace(plain, model="n"), replace(plain, tenant="t")),
+        *(replace(plain, lane="long", waited_s=2.0), replace(plain, counted_tokens=None), replace(plain, held=None)),
+        *(replace(plain, prompt_tokens=0), replace(plain, seconds=0.25), replace(plain, waited_s=None)),
+        *(one(outcome, was_granted=was_granted) for outcome in Outcome for was_granted in (True, False)),
+        plain,
+    ]
+    together, each = Metrics("test"), Metrics("test")
+    add_ended(together, requests)
+    for request in requests:
+        add_ended(each, [request])
+    assert without_instants(together) == without_instants(each)

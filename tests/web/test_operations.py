@@ -86,7 +86,7 @@ async def test_a_scrape_of_two_hundred_models_lets_others_go_between(engine: Scr
     script_vllm(engine)
     async with open_rooms({"a": engine}) as rooms:
         for number in range(200):
-            rooms.metrics.request_ended(f"model-{number}", Outcome.COMPLETED, "anonymous", 1.0)
+            rooms.metrics.requests_ended(f"model-{number}", Outcome.COMPLETED, "anonymous", [1.0])
             rooms.metrics.token_gaps(f"model-{number}", [0.01])
         pieces, turns = 0, [0]
         real = rooms.metrics.pieces

@@ -77,13 +77,13 @@ def test_the_metrics_tell_who_was_declined_who_waited_in_vain_and_whom_admission
 
     metrics.expect(pools=["a"], lanes=["standard"], models=["mock"])
     metrics.granted("mock", 64)
-    metrics.waited("standard", WaitEnded.GRANTED, 0.0)
-    metrics.request_ended("mock", Outcome.COMPLETED, "t", 1.0)
+    metrics.waited("standard", WaitEnded.GRANTED, [0.0])
+    metrics.requests_ended("mock", Outcome.COMPLETED, "t", [1.0])
     assert seen() == []
     metrics.rejected("a", "standard", RejectReason.QUEUE_FULL)
-    metrics.waited("standard", WaitEnded.REFUSED, 0.0)
+    metrics.waited("standard", WaitEnded.REFUSED, [0.0])
     metrics.refused_at_door("data", "full")
-    metrics.request_ended("mock", Outcome.COMPLETED, "t", 1.0)
+    metrics.requests_ended("mock", Outcome.COMPLETED, "t", [1.0])
     assert seen() == [
         "1 requests were declined: queue_full",
         "1 connections were refused: full",
