@@ -208,10 +208,6 @@ class Writer(logging.Handler):
             line = f"a log record of {record.name} ({record.filename}:{record.lineno}) cannot be written as a line"
         return (line + "\n").encode("utf-8", "backslashreplace")
 
-    def _line_of(self, event: FrequentEvent, level: int, created: float, fields: msgspec.Struct) -> bytes:
-        line = _line_of(created, level, event.logger, event.text, fields) if type(self.formatter) is JsonLines else None
-        return line if line is not None else self._line(event.record(level, created, fields))
-
     def _run(self) -> None:
         while True:
             self._some.wait()
@@ -229,15 +225,20 @@ class Writer(logging.Handler):
 
     def _write_some(self) -> None:
         """Write the lines that came first, up to one after which somebody waits."""
-        data = bytearray()
+        data, is_json = bytearray(), type(self.formatter) is JsonLines
         while self._waiting and len(data) < _WRITE_BYTES:
             entry = self._waiting.popleft()
-            if isinstance(entry, threading.Event):
+            if isinstance(entry, tuple):
+                event, level, created, fields = entry
+                if not (is_json and _add_json(data, created, level, event.logger, event.text, fields)):
+                    data += self._line(event.record(level, created, fields))
+            elif isinstance(entry, bytes):
+                data += entry
+            else:
                 self._write(data)
                 self._tell_dropped()
                 entry.set()
                 return
-            data += entry if isinstance(entry, bytes) else self._line_of(*entry)
         self._write(data)
 
     def _write(self, data: bytes | bytearray) -> None:
@@ -264,8 +265,8 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = record.__dict__.get("fields")
         if isinstance(fields, msgspec.Struct) and not record.exc_info:
-            line = _line_of(record.created, record.levelno, record.name, record.getMessage(), fields)
-            if line is not None:
+            line = bytearray()
+            if _add_json(line, record.created, record.levelno, record.name, record.getMessage(), fields):
                 return line[:-1].decode()
         whole: dict[str, object] = {
             "time": _time(record),
@@ -280,30 +281,43 @@ class JsonLines(logging.Formatter):
 
 
 _COMPACT: Final = (",", ":")
-_encode: Final = msgspec.json.Encoder().encode
+_encode_into: Final = msgspec.json.Encoder().encode_into
+_COMMA: Final = ord(",")
 
 
-def _line_of(now: float, level: int, logger: str, event: str, fields: msgspec.Struct) -> bytes | None:
-    """The line of a struct, with its end; None where it is not plain ASCII, of which alone it is certain that it stays one.
+def _add_json(lines: bytearray, now: float, level: int, logger: str, event: str, fields: msgspec.Struct) -> bool:
+    """Append the line of a struct, with its end; not where it is not plain ASCII, of which alone it is certain that it
+    stays one line. Returns whether it did.
 
     now: seconds since the epoch.
     """
+    begins = len(lines)
+    lines += _beginning(int(now * 1000), level, logger, event)
+    goes_on = len(lines)
     try:
-        data = _encode(fields)
+        _encode_into(fields, lines, goes_on)
+        is_plain = lines[goes_on:].isascii()
     except Exception:  # half of a pair of surrogates, a number of more than 64 bits: what the slower way can tell
-        return None
-    if not data.isascii():
-        return None
-    milliseconds = int(now * 1000)
-    return b"".join(
-        (_start_of(milliseconds // 1000), _MILLISECONDS[milliseconds % 1000], _source(level, logger, event), data[1:], b"\n")
-    )
+        is_plain = False
+    if not is_plain:
+        del lines[begins:]
+        return False
+    lines[goes_on] = _COMMA  # their object goes on with the one that has begun
+    lines += b"\n"
+    return True
+
+
+@lru_cache(maxsize=16)
+def _beginning(milliseconds: int, level: int, logger: str, event: str) -> bytes:
+    """What stands before the fields of the lines of one instant."""
+    second, millisecond = divmod(milliseconds, 1000)
+    return b"".join((_start_of(second), _MILLISECONDS[millisecond], _source(level, logger, event)))
 
 
 @lru_cache(maxsize=16)
 def _source(level: int, logger: str, event: str) -> bytes:
     said = {"level": logging.getLevelName(level).lower(), "logger": logger, "event": event}
-    return f'","{json.dumps(said, separators=_COMPACT)[2:-1]},'.encode()
+    return f'","{json.dumps(said, separators=_COMPACT)[2:-1]}'.encode()
 
 
 class TextLines(logging.Formatter):

@@ -345,6 +345,20 @@ def test_a_frequent_event_that_is_no_plain_json_is_a_line_all_the_same() -> None
     assert lines[-1]["outcome"] == "last"
 
 
+def test_lines_of_one_instant_differ_in_level_event_and_fields() -> None:
+    """Of these lines much is made once. One that cannot be made in place leaves nothing behind among the others."""
+    other = logs.FrequentEvent("kvgate.test.frequent", "another")
+    said = ((EVENT, logging.INFO, "a"), (other, logging.INFO, "日本"), (EVENT, logging.ERROR, "b"), (EVENT, logging.INFO, "c"))
+    with piped() as reader, mock.patch.object(time, "time", return_value=1_800_000_000.25):
+        for event, level, text in said:
+            event.log(level, Fields("completed", error=text))
+        lines = [json.loads(line) for line in flushed(reader)]
+    assert {line["time"] for line in lines} == {"2027-01-15T08:00:00.250Z"}
+    assert [(line["level"], line["event"], line["error"]) for line in lines] == [
+        *(("info", "request", "a"), ("info", "another", "日本"), ("error", "request", "b"), ("info", "request", "c")),
+    ]
+
+
 def test_a_frequent_event_has_the_instant_at_which_it_was_logged() -> None:
     with piped() as reader:
         for instant in (1_800_000_000.0, 1_800_000_001.999):
