@@ -14,10 +14,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, TextIO
+from typing import Any, Final, Generic, TextIO, TypeVar
 
 import msgspec
 
@@ -79,32 +79,37 @@ def _handler(out: TextIO) -> logging.Handler:
     return Writer(descriptor)
 
 
-class FrequentEvent:
+_Facts = TypeVar("_Facts")
+
+
+class FrequentEvent(Generic[_Facts]):
     """What is logged of every request: too often for logging to look up each time in which thread and line of code it was.
 
-    Where nobody but a `Writer` listens, its thread makes the line, of many requests in one go. For all others one record is
-    made for each level; what is logged is a copy of it with its own instant and fields, and goes the way of all records.
+    Where nobody but a `Writer` listens, its thread makes the fields and the line, of many requests in one go. For all others
+    one record is made for each level; what is logged is a copy of it with its own instant and fields, and goes the way of all
+    records.
     """
 
-    def __init__(self, logger: str, text: str) -> None:
+    def __init__(self, logger: str, text: str, fields: Callable[[_Facts], msgspec.Struct]) -> None:
+        """fields: what is told of the facts, as a struct with `omit_defaults`, so that what is None is left out."""
         self.logger = logger
         self.text = text
+        self.fields = fields
         self._logger = logging.getLogger(logger)
         self._like = {
             level: vars(logging.LogRecord(logger, level, __file__, 0, text, (), None))
             for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
         }
 
-    def is_heard(self, level: int) -> bool:
-        return self._logger.isEnabledFor(level)
-
-    def log(self, level: int, fields: msgspec.Struct) -> None:
-        """fields: of a struct with `omit_defaults`, so that what is None is left out. Nobody may change it afterwards."""
+    def log(self, level: int, facts: _Facts) -> None:
+        """Nobody may change the facts afterwards."""
+        if not self._logger.isEnabledFor(level):
+            return
         writer = self._only_listener()
         if writer is None:
-            self._logger.handle(self.record(level, time.time(), fields))
+            self._logger.handle(self.record(level, time.time(), self.fields(facts)))
         elif level >= writer.level:
-            writer.take(self, level, fields)
+            writer.take(self, level, facts)
 
     def record(self, level: int, created: float, fields: msgspec.Struct) -> logging.LogRecord:
         """created: seconds since the epoch."""
@@ -130,8 +135,8 @@ class FrequentEvent:
         return found
 
 
-# A line that is still to be made: of what event, its level, when in seconds since the epoch, and its fields.
-_Taken = tuple[FrequentEvent, int, float, msgspec.Struct]
+# A line that is still to be made: of what event, its level, when in seconds since the epoch, and of which facts.
+_Taken = tuple[FrequentEvent[Any], int, float, Any]
 
 
 class Writer(logging.Handler):
@@ -164,12 +169,12 @@ class Writer(logging.Handler):
         self.emit(record)
         return True
 
-    def take(self, event: FrequentEvent, level: int, fields: msgspec.Struct) -> None:
+    def take(self, event: FrequentEvent[_Facts], level: int, facts: _Facts) -> None:
         """What `handle` would do with the event's record, without one."""
         if len(self._waiting) >= self._limit:
             self._had_no_room += 1
             return
-        self._waiting.append((event, level, time.time(), fields))
+        self._waiting.append((event, level, time.time(), facts))
         if self._rests:
             self._wake()
 
@@ -229,7 +234,8 @@ class Writer(logging.Handler):
         while self._waiting and len(data) < _WRITE_BYTES:
             entry = self._waiting.popleft()
             if isinstance(entry, tuple):
-                event, level, created, fields = entry
+                event, level, created, facts = entry
+                fields = event.fields(facts)
                 if not (is_json and _add_json(data, created, level, event.logger, event.text, fields)):
                     data += self._line(event.record(level, created, fields))
             elif isinstance(entry, bytes):

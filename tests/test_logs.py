@@ -130,7 +130,11 @@ class Fields(msgspec.Struct, omit_defaults=True):
     blocks: int | None = None
 
 
-EVENT = logs.FrequentEvent("kvgate.test.frequent", "request")
+def as_they_are(fields: Fields) -> Fields:
+    return fields
+
+
+EVENT = logs.FrequentEvent("kvgate.test.frequent", "request", as_they_are)
 
 
 def test_a_frequent_event_is_a_line_like_any_other() -> None:
@@ -160,9 +164,10 @@ def test_no_text_in_a_frequent_event_breaks_its_line(log_format: str, text: str)
 
 def test_a_frequent_event_obeys_its_logger_s_level() -> None:
     out = configured("json", level="warning")
-    assert not EVENT.is_heard(logging.INFO)
-    assert EVENT.is_heard(logging.ERROR)
+    EVENT.log(logging.INFO, Fields("completed"))
     assert out.getvalue() == ""
+    EVENT.log(logging.ERROR, Fields("completed"))
+    assert json.loads(out.getvalue())["level"] == "error"
 
 
 def test_whoever_else_listens_hears_a_frequent_event_as_a_whole_record(caplog: pytest.LogCaptureFixture) -> None:
@@ -345,9 +350,30 @@ def test_a_frequent_event_that_is_no_plain_json_is_a_line_all_the_same() -> None
     assert lines[-1]["outcome"] == "last"
 
 
+def test_where_only_a_writer_listens_its_thread_makes_fields_of_the_facts() -> None:
+    """In both forms; where anybody else listens they are made at once."""
+    made_by: list[str] = []
+
+    def fields(outcome: str) -> Fields:
+        made_by.append(threading.current_thread().name)
+        return Fields(outcome)
+
+    event = logs.FrequentEvent("kvgate.test.frequent", "request", fields)
+    for log_format in ("json", "text"):
+        with piped(log_format) as reader:
+            event.log(logging.INFO, "completed")
+            (line,) = flushed(reader)
+        assert "completed" in line
+    assert made_by == ["log writer", "log writer"]
+    out = configured("json")
+    event.log(logging.INFO, "completed")
+    assert json.loads(out.getvalue())["outcome"] == "completed"
+    assert made_by[2:] == [threading.current_thread().name]
+
+
 def test_lines_of_one_instant_differ_in_level_event_and_fields() -> None:
     """Of these lines much is made once. One that cannot be made in place leaves nothing behind among the others."""
-    other = logs.FrequentEvent("kvgate.test.frequent", "another")
+    other = logs.FrequentEvent("kvgate.test.frequent", "another", as_they_are)
     said = ((EVENT, logging.INFO, "a"), (other, logging.INFO, "日本"), (EVENT, logging.ERROR, "b"), (EVENT, logging.INFO, "c"))
     with piped() as reader, mock.patch.object(time, "time", return_value=1_800_000_000.25):
         for event, level, text in said:

@@ -1,7 +1,8 @@
-"""What a request that has ended adds to the metrics, in values of its own: it is added later, together with others.
+"""A request that has ended, in values of its own: all that its log line and the metrics need of it.
 
-To add up what many requests bring in one go costs a third of what it costs to do it for each as it ends: little of it is
-still in the processor's caches then, and most of them end alike. Metrics see to it that whoever reads them misses nothing.
+What follows from these values is worked out later, for many requests in one go. Done for each as it ends it costs three times
+as much, since little of the code for it is still in the processor's caches then, and it has not seen which way it goes. The
+line is made by the thread that writes it, and metrics see to it that whoever reads them misses nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,10 +10,13 @@ from typing import Final
 
 import msgspec
 
+from gateway import logs
 from gateway.core.geometry import Weighing
-from gateway.core.outcomes import Outcome
+from gateway.core.offer import CountKind
+from gateway.core.outcomes import Outcome, RejectReason
 from gateway.core.waste import WasteCause, waste
 from gateway.metrics import Metrics, WaitEnded
+from gateway.web.request_line import RequestLine, milliseconds, whole_milliseconds
 
 # How a wait in line ended, in the words of kvgate_queue_wait_seconds.
 _WAIT_ENDED: Final[Mapping[Outcome, WaitEnded]] = {
@@ -22,55 +26,134 @@ _WAIT_ENDED: Final[Mapping[Outcome, WaitEnded]] = {
 _GRANTED: Final = WaitEnded.GRANTED
 
 
-class Held(msgspec.Struct, gc=False):
-    """What a request held, for how long, and by which measure. prompts: how many it has."""
-
-    charged_at_start: int
-    charged_at_end: int
-    prompts: int
-    seats: int
-    weighing: Weighing
-    has_cap: bool
-    seconds: float
-
-
 class Ended(msgspec.Struct, gc=False):
-    """None: it did not come to that, or it cannot be told. seconds, first_token_s: from its head's arrival.
+    """None: not known, or it never came so far. Instants in monotonic seconds.
 
-    prompt_tokens, output_tokens: as its usage tells; None and 0 without one. counted_tokens: of all its prompts, as they were
-    counted before the engine did. held: where that can be compared with what was used.
+    counted: tokens of each of its prompts, None for one that was not counted. gaps_s: between token events, those that the
+    metrics do not have yet. weighing: of what was held for it; None where that was by no measure. has_cap: one was asked for.
     """
 
-    model: str
+    request_id: str
+    trace_id: str | None
+    parent_id: str | None
+    dialect: str
     outcome: Outcome
+    phase: str
+    reason: RejectReason | None
+    status: int | None
+    error: str | None
+    model: str
     tenant: str
     lane: str
-    seconds: float
-    was_granted: bool
-    waited_s: float | None
-    first_token_s: float | None
-    sent_to_first_token_s: float | None
-    gaps_s: Sequence[float]
+    pool: str | None
+    backend: str | None
+    stream: bool | None
+    counted: Sequence[int | None] | None
+    count_kind: CountKind | None
+    cap_tokens: int | None
+    written_cap_tokens: int | None
+    sequences: int | None
+    blocks: int | None
+    charged_blocks: int | None
+    released_blocks: int | None
+    would_have: str | None
     prompt_tokens: int | None
-    output_tokens: int
-    counted_tokens: int | None
-    held: Held | None
+    output_tokens: int | None
+    cached_tokens: int | None
+    truncated: bool
+    arrived: float
+    body_read: float | None
+    joined: float | None
+    granted: float | None
+    sent: float | None
+    head: float | None
+    first_token: float | None
+    upstream_ended: float | None
+    ended: float
+    gaps_s: Sequence[float]
+    weighing: Weighing | None
+    has_cap: bool
+
+    @property
+    def counted_tokens(self) -> int | None:
+        """Of all prompts that were counted."""
+        counted = self.counted
+        if counted is None:
+            return None
+        return counted[0] or 0 if len(counted) == 1 else sum(count for count in counted if count is not None)
+
+    @property
+    def waited_s(self) -> float | None:
+        """For a grant, with or without one in the end; None where none was asked for."""
+        if self.counted is None or self.body_read is None:
+            return None
+        return (self.ended if self.granted is None else self.granted) - self.body_read
+
+
+def line_of(ended: Ended) -> RequestLine:
+    arrived, read, sent, first_token = ended.arrived, ended.body_read, ended.sent, ended.first_token
+    granted, head, upstream_ended = ended.granted, ended.head, ended.upstream_ended
+    return RequestLine(  # by the place of each field: to name them all would take as long as all the rest here
+        ended.request_id,
+        ended.trace_id,
+        ended.parent_id,
+        ended.dialect,
+        ended.outcome,
+        ended.phase,
+        ended.reason,
+        ended.status,
+        ended.error,
+        ended.model,
+        ended.tenant,
+        ended.lane,
+        ended.pool,
+        ended.backend,
+        ended.stream,
+        ended.counted_tokens,
+        ended.count_kind,
+        ended.cap_tokens,
+        ended.written_cap_tokens,
+        ended.sequences,
+        ended.blocks,
+        ended.charged_blocks,
+        ended.released_blocks,
+        ended.would_have,
+        ended.prompt_tokens,
+        ended.output_tokens,
+        ended.cached_tokens,
+        milliseconds(read - arrived) if read is not None else None,
+        milliseconds(ended.joined - read) if read is not None and ended.joined is not None else None,
+        True if ended.truncated else None,
+        whole_milliseconds((ended.ended if granted is None else granted) - read) if read is not None else 0,
+        milliseconds(head - sent) if sent is not None and head is not None else None,
+        milliseconds(first_token - arrived) if first_token is not None else None,
+        milliseconds(upstream_ended - sent) if sent is not None and upstream_ended is not None else None,
+        milliseconds(ended.ended - arrived),
+    )
+
+
+REQUEST: Final = logs.FrequentEvent("kvgate.request", "request", line_of)
 
 
 def add_ended(metrics: Metrics, requests: Iterable[Ended]) -> None:
     """Add all that these requests bring."""
     alike: dict[tuple[str, Outcome, str, str, bool], list[Ended]] = {}
     for ended in requests:
-        alike.setdefault((ended.model, ended.outcome, ended.tenant, ended.lane, ended.was_granted), []).append(ended)
+        key = (ended.model, ended.outcome, ended.tenant, ended.lane, ended.granted is not None)
+        alike.setdefault(key, []).append(ended)
     for (model, outcome, tenant, lane, was_granted), some in alike.items():
         gaps_s = [gap_s for ended in some for gap_s in ended.gaps_s]
-        metrics.requests_ended(model, outcome, tenant, [ended.seconds for ended in some], gaps_s)
-        waits_s = [ended.waited_s for ended in some if ended.waited_s is not None]
+        metrics.requests_ended(model, outcome, tenant, [ended.ended - ended.arrived for ended in some], gaps_s)
+        waits_s = [waited_s for ended in some if (waited_s := ended.waited_s) is not None]
         if waits_s:
             metrics.waited(lane, _GRANTED if was_granted else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED), waits_s)
         for ended in some:
-            if ended.first_token_s is not None and ended.sent_to_first_token_s is not None:
-                metrics.first_token(model, since_arrival_s=ended.first_token_s, since_sent_s=ended.sent_to_first_token_s)
+            if ended.first_token is not None and ended.sent is not None:
+                metrics.first_token(
+                    model,
+                    since_arrival_s=ended.first_token - ended.arrived,
+                    since_sent_s=ended.first_token - ended.sent,
+                )
         _add_usage(metrics, model, tenant, some)
 
 
@@ -81,27 +164,33 @@ def _add_usage(metrics: Metrics, model: str, tenant: str, requests: list[Ended])
     wasted: dict[WasteCause, float] = {}
     has_usage = False
     for ended in requests:
-        prompt_tokens, output_tokens, held = ended.prompt_tokens, ended.output_tokens, ended.held
-        if prompt_tokens is None:
+        prompt_tokens, output_tokens, counted = ended.prompt_tokens, ended.output_tokens, ended.counted
+        if prompt_tokens is None or output_tokens is None:
             continue
         has_usage = True
         prompts_tokens += prompt_tokens
         outputs_tokens += output_tokens
-        if ended.counted_tokens is not None and prompt_tokens:
-            ratios.append(ended.counted_tokens / prompt_tokens)
-        if held is not None:
-            block_seconds = waste(
-                charged_at_start=held.charged_at_start,
-                charged_at_end=held.charged_at_end,
-                prompt_tokens=prompt_tokens // (held.prompts or 1),
-                output_tokens=output_tokens,
-                seats=held.seats,
-                weighing=held.weighing,
-                has_cap=held.has_cap,
-                seconds=held.seconds,
-            )
-            for cause, amount in block_seconds.items():
-                wasted[cause] = wasted.get(cause, 0.0) + amount
+        if counted is None:
+            continue
+        if prompt_tokens and None not in counted and (counted_tokens := ended.counted_tokens) is not None:
+            ratios.append(counted_tokens / prompt_tokens)
+        charged_blocks, released_blocks, weighing = ended.charged_blocks, ended.released_blocks, ended.weighing
+        if charged_blocks is None or released_blocks is None or weighing is None or ended.sequences is None:
+            continue
+        if ended.granted is None or ended.upstream_ended is None:
+            continue
+        block_seconds = waste(
+            charged_at_start=charged_blocks,
+            charged_at_end=released_blocks,
+            prompt_tokens=prompt_tokens // (len(counted) or 1),
+            output_tokens=output_tokens,
+            seats=ended.sequences,
+            weighing=weighing,
+            has_cap=ended.has_cap,
+            seconds=ended.upstream_ended - ended.granted,
+        )
+        for cause, amount in block_seconds.items():
+            wasted[cause] = wasted.get(cause, 0.0) + amount
     if has_usage:
         metrics.used(model, prompts_tokens, outputs_tokens)
     if wasted:

@@ -22,10 +22,10 @@ from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.dialects.dialect import Watcher
 from gateway.metrics import NO_POOL, OTHER_MODEL, Metrics
 from gateway.relay.timeline import Timeline
-from gateway.web.ended import Ended, Held, add_ended
+from gateway.web.ended import REQUEST, Ended, add_ended
 from gateway.web.open_requests import RequestRow
 from gateway.web.recent import Recent, Refusal
-from gateway.web.request_line import REQUEST, RequestLine, milliseconds
+from gateway.web.request_line import whole_milliseconds
 from gateway.web.tally import Place, Tally
 from gateway.web.trace_context import TraceContext
 from gateway.web.weigh import Weighed
@@ -151,7 +151,9 @@ class Journal:
     def queue_ms(self, now: float) -> int:
         """From the body's arrival to the grant, or until now."""
         times = self.timeline
-        return _milliseconds_between(times.body_read, now if times.granted is None else times.granted)
+        if times.body_read is None:
+            return 0
+        return whole_milliseconds((now if times.granted is None else times.granted) - times.body_read)
 
     def token_gaps(self, gaps_s: list[float]) -> None:
         self._metrics.token_gaps(self.model_label, gaps_s)
@@ -160,50 +162,73 @@ class Journal:
 
     def end(self, outcome: Outcome, now: float) -> None:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
-        times, watcher, weighed, metrics = self.timeline, self.watcher, self.weighed, self._metrics
+        times, watcher, metrics = self.timeline, self.watcher, self._metrics
         times.ended = now
         self._entry.end(outcome)
-        model, would_have = self.model_label, self._would_have()
         usage = watcher.usage if watcher is not None else None
-        first_token_s = sent_to_first_token_s = waited_s = counted_tokens = None
-        if times.first_token is not None:
-            first_token_s, sent_to_first_token_s = times.time_to_first_token_s, times.upstream_first_token_s
-        if weighed is not None:
-            counted_tokens = weighed.count.total
-            if times.body_read is not None:
-                waited_s = (now if times.granted is None else times.granted) - times.body_read
-        # By the place of each field, here and in the line: to name thirty of them costs as much as to make a line of them.
-        ended = Ended(
-            model,
-            outcome,
-            self.terms.name,
-            self.lane,
-            now - times.arrived,
-            times.granted is not None,
-            waited_s,
-            first_token_s,
-            sent_to_first_token_s,
-            times.take_gaps() if times.gaps else (),
-            usage.prompt_tokens if usage is not None else None,
-            usage.output_tokens if usage is not None else 0,
-            counted_tokens if weighed is not None and weighed.count.largest is not None else None,
-            self._held() if usage is not None else None,
-        )
+        ended = self._ended(outcome, usage, now)
         metrics.add_later(add_ended, ended)
         if self.reason is not None:
             metrics.rejected(self.pool.name if self.pool is not None else NO_POOL, self.lane, self.reason)
-            self._remember(self.reason, model, now)
-        if would_have is not None and self.pool is not None:
-            metrics.would_have(self.pool.name, would_have)
+            self._remember(self.reason, ended.model, now)
+        if ended.would_have is not None and self.pool is not None:
+            metrics.would_have(self.pool.name, ended.would_have)
         if usage is None and watcher is not None and outcome in (Outcome.COMPLETED, Outcome.CAPPED):
-            metrics.usage_missing(model)
+            metrics.usage_missing(ended.model)
         if self.truncated:
-            metrics.prompt_truncated(model)
+            metrics.prompt_truncated(ended.model)
         tokens = usage.output_tokens - self._told_tokens if usage is not None else 0
-        self._recent.ended(now, waited_s, first_token_s, tokens)
-        level = logging.ERROR if outcome is _GATEWAY_ERROR else logging.INFO
-        if REQUEST.is_heard(level):
-            REQUEST.log(level, self._line(outcome, model, usage, counted_tokens, would_have, first_token_s, now))
+        self._recent.ended(now, ended.waited_s, times.time_to_first_token_s, tokens)
+        REQUEST.log(logging.ERROR if outcome is _GATEWAY_ERROR else logging.INFO, ended)
+
+    def _ended(self, outcome: Outcome, usage: Usage | None, now: float) -> Ended:
+        times, pool, request, weighed, offer = self.timeline, self.pool, self.request, self.weighed, self.offer
+        grant, terms, trace = self.grant, self.terms, self.trace
+        granted = grant.granted if grant is not None else None
+        count = weighed.count if weighed is not None else None
+        # By the place of each field: to name forty of them costs as much as to take them.
+        return Ended(
+            self.request_id,
+            trace.trace_id if trace is not None else None,
+            trace.parent_id if trace is not None else None,
+            self._dialect,
+            outcome,
+            self.phase,
+            self.reason,
+            self.status,
+            self.error,
+            self._model_label or self.model_label,
+            terms.name,
+            self.lane,
+            pool.name if pool is not None else None,
+            granted.backend if granted is not None else None,
+            request.stream if request is not None else None,
+            count.tokens if count is not None else None,
+            count.kind if count is not None else None,
+            request.cap_tokens if request is not None else None,
+            offer.cap_to_write if offer is not None else None,
+            granted.ticket.needs[granted.backend].seats if granted is not None else None,
+            granted.worst_blocks if granted is not None else self.blocks,
+            granted.charged_blocks if granted is not None else None,
+            grant.released_blocks if grant is not None else None,
+            self._would_have(),
+            usage.prompt_tokens if usage is not None else None,
+            usage.output_tokens if usage is not None else None,
+            usage.cached_tokens if usage is not None else None,
+            self.truncated,
+            times.arrived,
+            times.body_read,
+            times.joined,
+            times.granted,
+            times.sent,
+            times.head,
+            times.first_token,
+            times.upstream_ended,
+            now,
+            times.take_gaps() if times.gaps else (),
+            offer.weighing if offer is not None else None,
+            weighed is not None and weighed.cap_tokens is not None,
+        )
 
     def _would_have(self) -> str | None:
         """In observe mode, what enforcing would have done; None where it would have granted at once as well."""
@@ -214,23 +239,6 @@ class Journal:
         if verdict is None:
             return None
         return "waited" if isinstance(verdict, Queued) else f"refused_{verdict.reason}"
-
-    def _held(self) -> Held | None:
-        """What was held, and may have been in vain; where the prompts were not known it cannot be told."""
-        times, grant, offer, weighed = self.timeline, self.grant, self.offer, self.weighed
-        if grant is None or grant.released_blocks is None or offer is None or offer.weighing is None or weighed is None:
-            return None
-        if times.granted is None or times.upstream_ended is None:
-            return None
-        return Held(
-            grant.granted.charged_blocks,
-            grant.released_blocks,
-            len(weighed.count.tokens),
-            offer.seats,
-            offer.weighing,
-            weighed.cap_tokens is not None,
-            times.upstream_ended - times.granted,
-        )
 
     def _remember(self, reason: RejectReason, model: str, now: float) -> None:
         """For who looks at the last refusals."""
@@ -275,63 +283,6 @@ class Journal:
             output_tokens=self.watcher.token_events if self.watcher is not None else None,
             is_stream=request.stream if request is not None else None,
         )
-
-    def _line(
-        self,
-        outcome: Outcome,
-        model: str,
-        usage: Usage | None,
-        counted_tokens: int | None,
-        would_have: str | None,
-        first_token_s: float | None,
-        now: float,
-    ) -> RequestLine:
-        times, request, trace = self.timeline, self.request, self.trace
-        weighed, offer, grant = self.weighed, self.offer, self.grant
-        granted = grant.granted if grant is not None else None
-        arrived, read, sent = times.arrived, times.body_read, times.sent
-        return RequestLine(
-            self.request_id,
-            trace.trace_id if trace is not None else None,
-            trace.parent_id if trace is not None else None,
-            self._dialect,
-            outcome,
-            self.phase,
-            self.reason,
-            self.status,
-            self.error,
-            model,
-            self.terms.name,
-            self.lane,
-            self.pool.name if self.pool is not None else None,
-            granted.backend if granted is not None else None,
-            request.stream if request is not None else None,
-            counted_tokens,
-            weighed.count.kind if weighed is not None else None,
-            request.cap_tokens if request is not None else None,
-            offer.cap_to_write if offer is not None else None,
-            granted.ticket.needs[granted.backend].seats if granted is not None else None,
-            self.blocks,
-            granted.charged_blocks if granted is not None else None,
-            grant.released_blocks if grant is not None else None,
-            would_have,
-            usage.prompt_tokens if usage is not None else None,
-            usage.output_tokens if usage is not None else None,
-            usage.cached_tokens if usage is not None else None,
-            milliseconds(read - arrived) if read is not None else None,
-            milliseconds(times.joined - read) if read is not None and times.joined is not None else None,
-            True if self.truncated else None,
-            _milliseconds_between(read, now if times.granted is None else times.granted),
-            milliseconds(times.head - sent) if sent is not None and times.head is not None else None,
-            milliseconds(first_token_s) if first_token_s is not None else None,
-            milliseconds(times.upstream_ended - sent) if sent is not None and times.upstream_ended is not None else None,
-            milliseconds(now - arrived),
-        )
-
-
-def _milliseconds_between(start: float | None, end: float) -> int:
-    """Whole ones; 0 where it has not begun."""
-    return round((end - start) * 1000) if start is not None and end > start else 0
 
 
 def _label_of(model: str | None, pool: Pool) -> str:

@@ -2,10 +2,6 @@
 
 import msgspec
 
-from gateway import logs
-
-REQUEST = logs.FrequentEvent("kvgate.request", "request")
-
 
 class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
     """The README tells of each field. All are known of every request that was answered; what is None is left out."""
@@ -50,3 +46,8 @@ class RequestLine(msgspec.Struct, omit_defaults=True, gc=False):
 def milliseconds(seconds: float) -> float:
     """To a tenth."""
     return int(seconds * 10_000 + 0.5) / 10
+
+
+def whole_milliseconds(seconds: float) -> int:
+    """0 for less than none."""
+    return round(seconds * 1000) if seconds > 0 else 0

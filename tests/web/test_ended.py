@@ -4,30 +4,55 @@ from msgspec.structs import replace
 
 from gateway.core.demand import Usage
 from gateway.core.geometry import Weighing
+from gateway.core.offer import CountKind
 from gateway.core.outcomes import Outcome
 from gateway.metrics import Metrics
-from gateway.web.ended import Ended, Held, add_ended
+from gateway.web.ended import Ended, add_ended, line_of
 from support.samples import sample
-
-HELD = Held(50, 50, 1, 1, Weighing(16, 8_192), has_cap=True, seconds=10.0)
 
 
 def one(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage: Usage | None = None) -> Ended:
     return Ended(
-        model="m",
+        request_id="r-1",
+        trace_id=None,
+        parent_id=None,
+        dialect="openai_chat",
         outcome=outcome,
+        phase="streaming",
+        reason=None,
+        status=200,
+        error=None,
+        model="m",
         tenant="anonymous",
         lane="standard",
-        seconds=12.0,
-        was_granted=was_granted,
-        waited_s=0.5,
-        first_token_s=1.0,
-        sent_to_first_token_s=0.25,
-        gaps_s=[0.01, 0.02],
+        pool="a",
+        backend="a",
+        stream=True,
+        counted=(320,),
+        count_kind=CountKind.BOUND,
+        cap_tokens=480,
+        written_cap_tokens=None,
+        sequences=1,
+        blocks=50,
+        charged_blocks=50,
+        released_blocks=50,
+        would_have=None,
         prompt_tokens=usage.prompt_tokens if usage is not None else None,
-        output_tokens=usage.output_tokens if usage is not None else 0,
-        counted_tokens=320,
-        held=HELD if usage is not None else None,
+        output_tokens=usage.output_tokens if usage is not None else None,
+        cached_tokens=None,
+        truncated=False,
+        arrived=100.0,
+        body_read=100.25,
+        joined=100.25,
+        granted=100.75 if was_granted else None,
+        sent=100.75,
+        head=100.875,
+        first_token=101.0,
+        upstream_ended=110.75,
+        ended=112.0 if was_granted else 100.75,
+        gaps_s=[0.01, 0.02],
+        weighing=Weighing(16, 8_192),
+        has_cap=True,
     )
 
 
@@ -80,11 +105,12 @@ def without_instants(metrics: Metrics) -> list[str]:
 def test_requests_that_are_added_together_bring_what_each_would_bring() -> None:
     """Alike or not: by model, outcome, tenant, lane, with and without a grant, a wait, a first token, a usage."""
     usage = Usage(160, 160)
-    plain = replace(one(usage=usage), first_token_s=None, sent_to_first_token_s=None, gaps_s=())
+    plain = replace(one(usage=usage), first_token=None, gaps_s=())
     requests = [
         *(one(usage=usage), one(usage=usage), one(), plain, replace(plain, model="n"), replace(plain, tenant="t")),
-        *(replace(plain, lane="long", waited_s=2.0), replace(plain, counted_tokens=None), replace(plain, held=None)),
-        *(replace(plain, prompt_tokens=0), replace(plain, seconds=0.25), replace(plain, waited_s=None)),
+        *(replace(plain, lane="long", granted=102.0), replace(plain, counted=None), replace(plain, counted=(160, None))),
+        *(replace(plain, prompt_tokens=0), replace(plain, ended=100.5), replace(plain, body_read=None)),
+        *(replace(plain, weighing=None), replace(plain, released_blocks=None), replace(plain, upstream_ended=None)),
         *(one(outcome, was_granted=was_granted) for outcome in Outcome for was_granted in (True, False)),
         plain,
     ]
@@ -93,3 +119,20 @@ def test_requests_that_are_added_together_bring_what_each_would_bring() -> None:
     for request in requests:
         add_ended(each, [request])
     assert without_instants(together) == without_instants(each)
+
+
+def test_its_line_has_durations_between_instants_that_came() -> None:
+    line = line_of(one(usage=Usage(160, 160)))
+    assert (line.upload_ms, line.count_ms, line.queue_ms, line.total_ms) == (250.0, 0.0, 500, 12_000.0)
+    assert (line.head_ms, line.ttft_ms, line.upstream_ms) == (125.0, 1_000.0, 10_000.0)
+    assert (line.prompt_tokens_counted, line.count, line.truncated) == (320, "bound", None)
+    gone = line_of(replace(one(), body_read=None, joined=None, granted=None, sent=None, first_token=None, counted=None))
+    assert (gone.upload_ms, gone.count_ms, gone.queue_ms, gone.head_ms, gone.ttft_ms, gone.upstream_ms) == (
+        *(None, None, 0, None, None, None),
+    )
+    assert gone.prompt_tokens_counted is None
+
+
+def test_prompts_that_were_not_all_counted_are_told_as_far_as_they_were() -> None:
+    assert line_of(replace(one(), counted=(5, None, 7))).prompt_tokens_counted == 12
+    assert line_of(replace(one(), counted=(None,))).prompt_tokens_counted == 0
