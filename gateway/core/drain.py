@@ -19,7 +19,7 @@ class DrainRate:
 
     def __init__(self) -> None:
         self._releases = 0
-        self._sums = [_Sums(1.0 - 1.0 / releases) for releases in _MEMORIES]
+        self._sums = [_Sums(releases) for releases in _MEMORIES]
         self._open_seconds = 0.0  # of waiting since the last release, up to the moment when the waiting last stopped
         self._waiting_since: float | None = None
 
@@ -68,8 +68,8 @@ class DrainRate:
     def _memory_for(self, blocks: float) -> "_Sums":
         """The shortest that reaches as many releases back as so many blocks lie ahead."""
         ahead = blocks * self._sums[0].releases / self._sums[0].blocks - _ROUNDING
-        for sums, releases in zip(self._sums, _MEMORIES, strict=True):
-            if ahead <= releases:
+        for sums in self._sums:
+            if ahead <= sums.memory:
                 return sums
         return self._sums[-1]
 
@@ -86,12 +86,13 @@ class DrainRate:
 
 
 class _Sums:
-    """Of one memory. kept: of the past at each release."""
+    """Of one memory, of so many releases. kept: of the past at each release."""
 
-    __slots__ = ("blocks", "kept", "releases", "seats", "seconds")
+    __slots__ = ("blocks", "kept", "memory", "releases", "seats", "seconds")
 
-    def __init__(self, kept: float) -> None:
-        self.kept = kept
+    def __init__(self, memory: int) -> None:
+        self.memory = memory
+        self.kept = 1.0 - 1.0 / memory
         self.releases = 0.0
         self.seconds = 0.0
         self.blocks = 0.0
