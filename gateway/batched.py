@@ -238,22 +238,22 @@ def batched() -> BatchedTask | None:
     return _here.task
 
 
-async def step() -> None:
-    """Here one step of a request ends, and the next begins."""
+def step() -> Awaitable[None]:
+    """To await where one step of a request ends, and the next begins."""
     task = _here.task
-    if task is not None:
-        await task.step()
+    return _nothing() if task is None else task.step()
 
 
-async def last_step() -> None:
+def last_step() -> Awaitable[None]:
     """As `step`, before the last one: who waits here is cancelled no more."""
     task = _here.task
-    if task is not None:
-        await task.last_step()
+    return _nothing() if task is None else task.last_step()
 
 
-async def in_task() -> None:
-    """From here on, until it pauses, the caller runs in a task of asyncio, as `asyncio.timeout` asks of it."""
+def in_task() -> Awaitable[None]:
+    """To await where the caller must run in a task of asyncio, as `asyncio.timeout` asks of it. It does until it pauses."""
     task = _here.task
-    if task is not None:
-        await task.in_task()
+    return _nothing() if task is None else task.in_task()
+
+
+async def _nothing() -> None: ...

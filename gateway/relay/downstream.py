@@ -38,8 +38,9 @@ class Downstream(Protocol):
     def takes_at_once(self) -> bool:
         """Whether `write_now` may be called or, before there was a head, `write_whole`: a write would wait for nobody."""
 
-    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """As `write_head`, `write_body` and `finish`, without waiting. Only while it `takes_at_once`."""
+    def write_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        """As `write_head`, `write_body` and `finish`, without waiting. Only while it `takes_at_once`. lines: the headers, as
+        they stand in a head."""
 
     def write_now(self, data: bytes, chunk: bytes | None) -> bool:
         """As `write_body`, without waiting; False, and nothing is written, where it may not be called. chunk: the same data as
@@ -155,7 +156,7 @@ class AsgiDownstream:
     def write_now(self, data: bytes, chunk: bytes | None) -> bool:
         return False
 
-    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
+    def write_whole(self, status: int, lines: bytes, body: bytes) -> None:
         raise RuntimeError("an ASGI server may have to be waited for")
 
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:

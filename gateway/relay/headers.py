@@ -184,8 +184,9 @@ def _names_in(connection: bytes) -> frozenset[bytes]:
 
 
 def header_lines(headers: Iterable[Header]) -> bytes:
-    """One header or more as they stand in a head, each with the end of its line."""
-    return b"\r\n".join(map(b": ".join, headers)) + b"\r\n"
+    """Headers as they stand in a head, each with the end of its line."""
+    lines = b"\r\n".join(map(b": ".join, headers))
+    return lines + b"\r\n" if lines else lines
 
 
 def date_header() -> Header:

@@ -202,7 +202,7 @@ class Answer:
         shown += watcher.finish()
         if told_at_end is not None and head.content_length > 0:
             own_headers = [*own_headers, *told_at_end()]
-        self._downstream.write_whole(head.status, head.going_back(own_headers), shown)
+        self._downstream.write_whole(head.status, head.lines_back(own_headers), shown)
         return _outcome_of(head, watcher)
 
     @property

@@ -17,11 +17,15 @@ from typing import Protocol
 from gateway.batched import BatchedTask, batched
 from gateway.core.errors import UpstreamFailed, UpstreamStage
 from gateway.core.names import BackendName
-from gateway.relay.headers import answer_headers
+from gateway.relay.headers import answer_headers, date_header, header_lines
 from gateway.relay.upstream_request import WireRequest
 
 # More than this is not handed on in one piece, unless it came in one read.
 READ_AT_ONCE_BYTES = 64 * 1024
+
+
+_LinesBack = tuple[bytes, bool, bool]
+"""Lines of a head that are the same whatever the length; whether a Date is among them; whether a length comes with them."""
 
 
 class UpstreamHead:
@@ -33,7 +37,7 @@ class UpstreamHead:
     """
 
     __slots__ = (
-        "_going_back",
+        "_lines_back",
         "content_encoding",
         "content_length",
         "content_type",
@@ -60,35 +64,40 @@ class UpstreamHead:
         self.content_encoding = _encoding(encoding) if encoding is not None else None
         self.is_chunked = first(b"transfer-encoding") is not None and _is_chunked(headers)
         self.keep_alive = first(b"keep-alive", b"")
-        self._going_back: list[tuple[bytes, bytes]] | None = None
+        self._lines_back: _LinesBack | None = None
 
     def going_back(self, own: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """The headers as they go back to the client, and `own` behind them. An event may be cut out of a stream, or an error
         event follow it, so its length goes with the others that say nothing; a plain answer keeps its length."""
-        back = self._going_back
-        if back is None:
-            is_stream = self.is_event_stream
-            back = answer_headers(self.headers, is_event_stream=is_stream, length_changes=is_stream)
-            if any(name == b"date" and (name, value) in back for name, value in self.headers):
-                self._going_back = back  # the Date in it is the engine's, not ours of this instant
-        return [*back, *own]
+        is_stream = self.is_event_stream
+        return answer_headers(self.headers, own, is_event_stream=is_stream, length_changes=is_stream)
+
+    def lines_back(self, own: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """What `going_back` says, as it stands in a head. It is worked out once for heads that differ in their length only."""
+        text, is_dated, has_length = self._lines_back or self._find_lines_back()
+        text += header_lines(own if is_dated else (date_header(), *own))
+        return text + b"content-length: %d\r\n" % self.content_length if has_length else text
+
+    def _find_lines_back(self) -> _LinesBack:
+        back = self.going_back(())
+        is_dated = any(name == b"date" and (name, value) in back for name, value in self.headers)
+        length = (b"content-length", b"%d" % self.content_length)
+        kept = [header for header in back if header != length and (is_dated or header[0] != b"date")]
+        lines = self._lines_back = header_lines(kept), is_dated, length in back
+        return lines
 
     def of_length(self, body_bytes: int) -> "UpstreamHead":
         """The same head but for the length of its body."""
         other = object.__new__(UpstreamHead)
         length = (b"content-length", b"%d" % body_bytes)
-        other.headers = _of_length(self.headers, length)
-        other._going_back = None if self._going_back is None else _of_length(self._going_back, length)
+        other.headers = [length if header[0] == b"content-length" else header for header in self.headers]
+        other._lines_back = self._lines_back or self._find_lines_back()
         other.status, other.reason = self.status, self.reason
         other.content_type, other.is_event_stream = self.content_type, self.is_event_stream
         other.content_length, other.has_length = body_bytes, True
         other.content_encoding = self.content_encoding
         other.is_chunked, other.keep_alive = False, self.keep_alive
         return other
-
-
-def _of_length(headers: list[tuple[bytes, bytes]], length: tuple[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    return [length if header[0] == b"content-length" else header for header in headers]
 
 
 def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:

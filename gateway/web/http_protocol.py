@@ -16,7 +16,7 @@ No task and no timer belongs to a connection: the door sweeps.
 
 import asyncio
 from collections import deque
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn
 
 import httptools
 from uvicorn.config import Config
@@ -305,9 +305,10 @@ class HttpProtocol(HttpToolsProtocol):
         assert self._inference is not None
         client = WireClient(self.transport, self.flow, self.loop, keep_alive=keep_alive, on_answered=self.on_response_complete)
         self._answering = client
-        inference, tasks = self._inference, self.tasks
+        inference = self._inference
+        tasks: set[Any] = self.tasks
         client.task = task = inference.batches.begin(inference.serve_wire(head, client), self.loop, tasks.discard)
-        tasks.add(cast(Any, task))  # uvicorn waits for what is in there, and in the end cancels it
+        tasks.add(task)  # uvicorn waits for what is in there, and in the end cancels it
         return client
 
     def on_body(self, body: bytes) -> None:

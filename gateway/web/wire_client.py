@@ -186,15 +186,15 @@ class WireClient:
     async def write_head(self, status: int, headers: Headers, *, goes_on: bool = False) -> None:
         if self._is_over():
             return
-        self._take_head(status, headers)
+        self._take_head(status, header_lines(headers))
         if not goes_on:
             await self._write(b"")
 
-    def _take_head(self, status: int, headers: Headers) -> None:
+    def _take_head(self, status: int, lines: bytes) -> None:
         """The head is as it goes out now, and waits for what goes out with it."""
         if self.more_body:
             self.keep_alive = False  # what is still to come of the body cannot be told from a next request
-        head = status_line(status) + header_lines(headers)
+        head = status_line(status) + lines
         if b"\r\ndate: " not in head:
             head += header_lines((date_header(),))
         if not self.keep_alive:
@@ -221,8 +221,8 @@ class WireClient:
         self._transport.write(chunk if chunk is not None and self._is_chunked else self._framed(data))
         return True
 
-    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
-        self._take_head(status, headers)
+    def write_whole(self, status: int, lines: bytes, body: bytes) -> None:
+        self._take_head(status, lines)
         framed = self._framed(body) if body else b""
         self._check_length()
         head, self._head = self._head, b""

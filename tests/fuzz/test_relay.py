@@ -66,7 +66,7 @@ class Client:
         self.body += data
         return True
 
-    def write_whole(self, status: int, headers: Headers, body: bytes) -> None:
+    def write_whole(self, status: int, lines: bytes, body: bytes) -> None:
         raise AssertionError("a stream goes on as it comes")
 
     async def finish(self) -> None:

@@ -64,9 +64,11 @@ class Client:
             self.parts.append(data)
         return self.takes_at_once
 
-    def write_whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    def write_whole(self, status: int, lines: bytes, body: bytes) -> None:
         assert self.takes_at_once
-        self.status, self.headers, self.parts, self.is_finished = status, dict(headers), [body], True
+        self.status, self.parts, self.is_finished = status, [body], True
+        for line in lines.split(b"\r\n")[:-1]:
+            name, _, self.headers[name] = line.partition(b": ")
 
     async def finish(self) -> None:
         self.is_finished = True

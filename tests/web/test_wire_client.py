@@ -8,6 +8,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from gateway.core.errors import InvalidRequest
 from gateway.core.outcomes import RejectReason
+from gateway.relay.headers import header_lines
 from gateway.web.wire_client import WireClient
 
 DATE = (b"date", b"Mon, 30 Nov 2026 20:00:00 GMT")
@@ -202,7 +203,7 @@ async def test_a_whole_answer_is_one_write_of_the_bytes_that_its_parts_would_be(
         try:
             if connection is whole:
                 assert client.takes_at_once
-                client.write_whole(status, [DATE, *length], body)
+                client.write_whole(status, header_lines([DATE, *length]), body)
             else:
                 await client.write_head(status, [DATE, *length], goes_on=True)
                 if body:
