@@ -232,11 +232,9 @@ class _Sequences:
 
 def effective_cap(request: InferenceRequest, rules: EngineRules) -> int | None:
     """The output cap that the engine obeys; None: to the context."""
-    if request.cap is CapState.SET:
+    if request.cap_tokens is not None or request.is_chat:
         return request.cap_tokens
-    if request.cap is CapState.ABSENT and not request.is_chat:
-        return rules.absent_completions_cap
-    return None
+    return rules.absent_completions_cap if request.cap is CapState.ABSENT else None
 
 
 def _capped(sequences: _Sequences, cap: int, budget: Budget) -> Offer | CountFirst | Unfit:

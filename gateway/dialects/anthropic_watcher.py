@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from gateway.core.demand import Usage
 from gateway.dialects.anthropic_answer import (
     Counts,
     blocks_of,
@@ -13,21 +12,16 @@ from gateway.dialects.anthropic_answer import (
     token_bytes,
     whole_usage,
 )
-from gateway.dialects.dialect import Watcher, feed_each
-from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.dialect import Watcher
+from gateway.dialects.encoded import unpacked
 from gateway.dialects.openai_answer import decode
-from gateway.dialects.openai_watcher import ANSWER_LIMIT_BYTES, ANSWER_TAIL_BYTES
+from gateway.dialects.openai_watcher import PlainWatcher
 from gateway.dialects.passing_stream import PassingStream
 
 
 def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
     """The watcher for an answer of this kind."""
-    encoding = (content_encoding or "identity").strip().lower()
-    is_compressed = encoding not in ("", "identity")
-    if is_compressed and not can_decompress(encoding):
-        return Unseen()
-    seen: Watcher = StreamWatcher() if is_event_stream else PlainWatcher()
-    return Decompressing(seen, encoding) if is_compressed else seen
+    return unpacked(StreamWatcher if is_event_stream else PlainMessage, content_encoding)
 
 
 class StreamWatcher(PassingStream):
@@ -82,51 +76,17 @@ class StreamWatcher(PassingStream):
             self.text_bytes += carried
 
 
-class PlainWatcher:
-    """Keeps a plain answer and reads it at its end. No event can follow it, and it is complete when it ends cleanly."""
+class PlainMessage(PlainWatcher):
+    """One message."""
 
-    __slots__ = ("_is_oversize", "_kept", "has_error", "hit_cap", "text_bytes", "usage")
+    __slots__ = ()
 
-    token_events = 0
-    is_complete = True
-    at_boundary = False
+    def read_large(self, head: bytes, tail: bytes) -> None:
+        self.usage = last_usage(tail)
 
-    def __init__(self) -> None:
-        self._kept = bytearray()
-        self._is_oversize = False
-        self.usage: Usage | None = None
-        self.text_bytes = 0
-        self.has_error = False
-        self.hit_cap = False
-
-    def passes(self, data: bytes) -> bool:
-        return True
-
-    def feed_passed(self, reads: list[bytes]) -> list[int]:
-        return feed_each(self, reads)
-
-    def feed(self, data: bytes) -> bytes:
-        self._kept += data
-        self._is_oversize = self._is_oversize or len(self._kept) > ANSWER_LIMIT_BYTES
-        if self._is_oversize:
-            del self._kept[:-ANSWER_TAIL_BYTES]
-        return data
-
-    def finish(self) -> bytes:
-        if self._is_oversize:
-            self.usage = last_usage(self._kept)
-        else:
-            answer = decode(self._kept)
-            if isinstance(answer, dict):
-                self._see(answer)
-        self._kept.clear()
-        return b""
-
-    @property
-    def usage_missing(self) -> bool:
-        return self.usage is None
-
-    def _see(self, answer: dict[str, Any]) -> None:
+    def read_answer(self, answer: Any) -> None:
+        if not isinstance(answer, dict):
+            return
         self.has_error = is_error(answer)
         self.usage = whole_usage(answer.get("usage"))
         self.hit_cap = is_capped(answer.get("stop_reason"))

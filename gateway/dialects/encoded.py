@@ -1,6 +1,7 @@
 """Answers that come compressed: read in a copy, relayed as they came. What cannot be read passes unseen."""
 
 import zlib
+from collections.abc import Callable
 
 from gateway.core.demand import Usage
 from gateway.dialects.dialect import Watcher, feed_each
@@ -14,8 +15,18 @@ _PIECE_BYTES = 64 << 10
 _FEED_LIMIT_BYTES = 8 << 20
 
 
-def can_decompress(encoding: str) -> bool:
-    return encoding in _CODINGS
+def coding_of(content_encoding: str | None) -> str:
+    """How an answer is packed, as the upstream names it; empty where it is not."""
+    coding = (content_encoding or "").strip().lower()
+    return "" if coding == "identity" else coding
+
+
+def unpacked(watcher: Callable[[], Watcher], content_encoding: str | None) -> Watcher:
+    """The watcher, behind whatever unpacks for it what is packed; of what nobody here can unpack nothing is seen."""
+    coding = coding_of(content_encoding) if content_encoding else ""
+    if not coding:
+        return watcher()
+    return Decompressing(watcher(), coding) if coding in _CODINGS else Unseen()
 
 
 class Unseen:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gateway.core.demand import Usage
 from gateway.dialects.dialect import Watcher
-from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.encoded import unpacked
 from gateway.dialects.openai_answer import decode, is_error, read_timings, text_length, token_count
 from gateway.dialects.openai_watcher import PlainWatcher
 from gateway.dialects.passing_stream import PassingStream
@@ -22,12 +22,7 @@ _GOES_ON: Final = re.compile(rb'"stop"\s*:\s*false')
 
 def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
     """The watcher for an answer of this kind."""
-    encoding = (content_encoding or "identity").strip().lower()
-    is_compressed = encoding not in ("", "identity")
-    if is_compressed and not can_decompress(encoding):
-        return Unseen()
-    seen: Watcher = NativeStream() if is_event_stream else PlainNative()
-    return Decompressing(seen, encoding) if is_compressed else seen
+    return unpacked(NativeStream if is_event_stream else PlainNative, content_encoding)
 
 
 class NativeStream(PassingStream):

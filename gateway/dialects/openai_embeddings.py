@@ -12,7 +12,7 @@ from gateway.dialects import openai_body
 from gateway.dialects.chat_text import read_messages, schema_bytes
 from gateway.dialects.completions_prompt import MAX_PROMPTS, Prompts, read_prompts
 from gateway.dialects.dialect import ErrorFacts, Watcher
-from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.encoded import unpacked
 from gateway.dialects.openai_answer import is_error, last_usage, token_count
 from gateway.dialects.openai_body import Priority, Raw
 from gateway.dialects.openai_error import error_body, error_event
@@ -82,10 +82,7 @@ class OpenAIEmbeddings:
         return body
 
     def watcher(self, *, is_event_stream: bool, hide_usage: bool, content_encoding: str | None) -> Watcher:
-        encoding = (content_encoding or "identity").strip().lower()
-        if encoding in ("", "identity"):
-            return EmbeddingsWatcher()
-        return Decompressing(EmbeddingsWatcher(), encoding) if can_decompress(encoding) else Unseen()
+        return unpacked(EmbeddingsWatcher, content_encoding)
 
     def error_body(self, error: ErrorFacts) -> bytes:
         return error_body(error)

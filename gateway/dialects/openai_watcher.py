@@ -1,10 +1,11 @@
 """Watchers for OpenAI's chat and completions: an event stream, a plain answer, one that is compressed, one unreadable."""
 
+from functools import partial
 from typing import Any
 
 from gateway.core.demand import Usage
 from gateway.dialects.dialect import Watcher, feed_each
-from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.encoded import coding_of, unpacked
 from gateway.dialects.openai_answer import (
     Answer,
     Choice,
@@ -29,12 +30,9 @@ def watch(*, is_event_stream: bool, hide_usage: bool, content_encoding: str | No
     """The watcher for an answer of this kind. Usage can be hidden only in a stream that is not compressed."""
     if not content_encoding:
         return StreamWatcher(hide_usage=hide_usage) if is_event_stream else PlainChoices()
-    encoding = content_encoding.strip().lower()
-    is_compressed = encoding not in ("", "identity")
-    if is_compressed and not can_decompress(encoding):
-        return Unseen()
-    seen: Watcher = StreamWatcher(hide_usage=hide_usage and not is_compressed) if is_event_stream else PlainChoices()
-    return Decompressing(seen, encoding) if is_compressed else seen
+    if not is_event_stream:
+        return unpacked(PlainChoices, content_encoding)
+    return unpacked(partial(StreamWatcher, hide_usage=hide_usage and not coding_of(content_encoding)), content_encoding)
 
 
 class StreamWatcher:

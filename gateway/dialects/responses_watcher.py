@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from gateway.core.demand import Usage
 from gateway.dialects.dialect import Watcher
-from gateway.dialects.encoded import Decompressing, Unseen, can_decompress
+from gateway.dialects.encoded import unpacked
 from gateway.dialects.openai_answer import decode, is_error, last_usage, text_length, token_count
 from gateway.dialects.openai_watcher import PlainWatcher
 from gateway.dialects.passing_stream import PassingStream
@@ -19,12 +19,7 @@ _CAPPED: Final = re.compile(rb'"incomplete_details"\s*:\s*\{\s*"reason"\s*:\s*"m
 
 def watch(*, is_event_stream: bool, content_encoding: str | None) -> Watcher:
     """The watcher for an answer of this kind."""
-    encoding = (content_encoding or "identity").strip().lower()
-    is_compressed = encoding not in ("", "identity")
-    if is_compressed and not can_decompress(encoding):
-        return Unseen()
-    seen: Watcher = ResponsesStream() if is_event_stream else PlainResponses()
-    return Decompressing(seen, encoding) if is_compressed else seen
+    return unpacked(ResponsesStream if is_event_stream else PlainResponses, content_encoding)
 
 
 class ResponsesStream(PassingStream):
