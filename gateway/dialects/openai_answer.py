@@ -1,7 +1,7 @@
 """What OpenAI's answers say, read leniently: nothing here raises, whatever an engine puts where a number should be."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -90,12 +90,12 @@ def read_answer(text: bytes | bytearray) -> Answer | None:
         return None
 
 
-def read_answers(lines: list[bytes]) -> list[Answer] | None:
-    """Many of them; None if a single one is not as it should be."""
+def read_answers(lines: list[bytes]) -> Iterator[Answer]:
+    """Many of them, one after the other, up to the first that is not as it should be."""
     try:
-        return list(map(_ANSWER.decode, lines))
+        yield from map(_ANSWER.decode, lines)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return
 
 
 def _odd_answer(answer: Any) -> Answer | None:

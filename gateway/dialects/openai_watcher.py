@@ -111,15 +111,8 @@ class StreamWatcher:
         name, lines = found
         if name == b"error":
             self.has_error = True
-        brought: list[int] = []
-        # One after the other: all at once they were more than a core keeps near, and cost half as much again.
-        for line, data in zip(lines, reads, strict=False):
-            chunk = read_answer(line)
-            if chunk is not None:
-                brought.append(self._see_chunk(chunk))
-            else:  # the end mark, as it should be
-                brought += feed_each(self, [data])
-        return brought + feed_each(self, reads[len(lines) :])
+        brought = [self._see_chunk(chunk) for chunk in read_answers(lines)]
+        return brought + feed_each(self, reads[len(brought) :])
 
     def finish(self) -> bytes:
         rest, is_whole = self._splitter.finish()
@@ -160,8 +153,8 @@ class StreamWatcher:
         """Take in the data of many events; False, and nothing is taken in, where they have to be looked at one by one."""
         if is_done := lines[-1] == _DONE:
             lines.pop()
-        chunks = read_answers(lines)
-        if chunks is None:
+        chunks = list(read_answers(lines))
+        if len(chunks) != len(lines):
             return False
         if self._is_hiding:
             for chunk in chunks:

@@ -20,6 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 _DATA = b"data: "
 _NEXT = b"\n\ndata: "
 _BEHIND_NAME = b"\ndata: "
+_ODD = re.compile(rb"[\n\r\0]")
 
 
 class EventSplitter:
@@ -75,8 +76,7 @@ class EventSplitter:
         if not events.startswith(_DATA):
             return None
         lines = events[len(_DATA) : -2].split(_NEXT)
-        # Each has two line ends behind it, and none in it.
-        return (events, lines) if events.count(b"\n") == 2 * len(lines) else None
+        return (events, lines) if b"\n" not in b"".join(lines) else None
 
     def pass_lines(self, data: bytes) -> None:
         """Feed what `lines` has read."""
@@ -125,25 +125,19 @@ def lines_apart(reads: list[bytes]) -> tuple[bytes, list[bytes]] | None:
 
 
 def _all_apart(reads: list[bytes]) -> tuple[bytes, list[bytes]] | None:
-    head = reads[0][: reads[0].find(_DATA) + len(_DATA)]
-    name, line_ends = b"", 2
+    head, name = reads[0][: reads[0].find(_DATA) + len(_DATA)], b""
     if head != _DATA:
-        name, line_ends = head.removesuffix(_BEHIND_NAME), 3
-        if not name.startswith(b"event:") or name == head:
+        name = head.removesuffix(_BEHIND_NAME)
+        if not name.startswith(b"event:") or name == head or _ODD.search(name) is not None:
             return None
         name = name[6:].strip()
-    # A NUL is in none of the reads, so it stands only where one ends and the next begins.
+    # Where a NUL stands in no line, it stands only where one read ends and the next begins.
     text = b"\0".join(reads)
     lines = text[len(head) : -2].split(b"\n\n\0" + head)
-    if (
-        len(lines) == len(reads)
-        and text.endswith(b"\n\n")
-        and text.count(b"\n") == line_ends * len(reads)
-        and text.count(b"\0") == len(reads) - 1
-        and b"\r" not in text
-    ):
-        return name, lines
-    return None
+    if len(lines) != len(reads) or not text.endswith(b"\n\n"):
+        return None
+    joined = b"".join(lines)
+    return None if b"\n" in joined or b"\0" in joined or b"\r" in joined else (name, lines)
 
 
 def _event_end_lf(text: bytes | bytearray, start: int) -> int | None:

@@ -97,6 +97,8 @@ def test_the_lines_of_a_read_go_on_from_the_one_before() -> None:
         ([b"data: 1\n\n", b"data: 2\n:\n", b"data: 3\n\n"], None),
         ([b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n:\n"], (b"", [b"1", b"2"])),
         ([b"data: 0\n\n", b"data: 1\n\n\0data: 2", b"3\n\n"], None),
+        ([b"data: 0\n\n", b"data: 1\n\n\0data: 2\n\n"], (b"", [b"0"])),
+        ([b"data: 1\n\n", b"data: 234"], (b"", [b"1"])),
         ([b"data: 0\n\n", b"data: 1\r2\n\n", b"data: 3\n\n"], None),
     ],
 )

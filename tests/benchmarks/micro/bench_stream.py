@@ -1,4 +1,4 @@
-"""What is seen of a stream as it passes: the watcher over one of 128 chunks, which comes in one read, or chunk by chunk."""
+"""What is seen of a stream: the watcher over one of 128 chunks, which comes in one read, or chunk by chunk, or has passed."""
 
 import pytest
 
@@ -23,19 +23,28 @@ STREAMS = {
 }
 
 
-def watch(path: str, reads: list[bytes]) -> Watcher:
+# What a stream of fifty tokens a second leaves to be looked at by the watchdog, four times a second.
+UNSEEN = 12
+
+
+def watch(path: str, reads: list[bytes], passed: int = 0) -> Watcher:
+    """passed: how many of the reads are looked at together, once they have passed; 0: each is seen before."""
     watcher = DIALECTS[path].watcher(is_event_stream=True, hide_usage=False, content_encoding=None)
-    for read in reads:
-        watcher.feed(read)
+    if passed:
+        for start in range(0, len(reads), passed):
+            watcher.feed_passed(reads[start : start + passed])
+    else:
+        for read in reads:
+            watcher.feed(read)
     watcher.finish()
     return watcher
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("at_once", [True, False], ids=["one read", "chunk by chunk"])
-def test_watching_a_stream(benchmark: Measure, stream: str, at_once: bool) -> None:
+@pytest.mark.parametrize(("at_once", "passed"), [(True, 0), (False, 0), (False, UNSEEN)], ids=["one read", "each", "passed"])
+def test_watching_a_stream(benchmark: Measure, stream: str, at_once: bool, passed: int) -> None:
     path, reads = STREAMS[stream]
-    watched = benchmark(watch, path, [b"".join(reads)] if at_once else reads)
+    watched = benchmark(watch, path, [b"".join(reads)] if at_once else reads, passed)
     once_more = watch(path, reads)
     assert once_more.usage is not None
     assert getattr(watched, "usage", None) == once_more.usage
