@@ -29,8 +29,9 @@ _GRANTED: Final = WaitEnded.GRANTED
 class Ended(msgspec.Struct, gc=False):
     """None: not known, or it never came so far. Instants in monotonic seconds.
 
-    counted: tokens of each of its prompts, None for one that was not counted. gaps_s: between token events, those that the
-    metrics do not have yet. weighing: of what was held for it; None where that was by no measure. has_cap: one was asked for.
+    prompts: how many it has. are_counted: all of them. waited_s: for a grant, with or without one in the end; None where none
+    was asked for. gaps_s: between token events, those that the metrics do not have yet. weighing: of what was held for it;
+    None where that was by no measure. has_cap: one was asked for.
     """
 
     request_id: str
@@ -48,7 +49,7 @@ class Ended(msgspec.Struct, gc=False):
     pool: str | None
     backend: str | None
     stream: bool | None
-    counted: Sequence[int | None] | None
+    counted_tokens: int | None
     count_kind: CountKind | None
     cap_tokens: int | None
     written_cap_tokens: int | None
@@ -70,24 +71,12 @@ class Ended(msgspec.Struct, gc=False):
     first_token: float | None
     upstream_ended: float | None
     ended: float
+    waited_s: float | None
     gaps_s: Sequence[float]
+    prompts: int
+    are_counted: bool
     weighing: Weighing | None
     has_cap: bool
-
-    @property
-    def counted_tokens(self) -> int | None:
-        """Of all prompts that were counted."""
-        counted = self.counted
-        if counted is None:
-            return None
-        return counted[0] or 0 if len(counted) == 1 else sum(count for count in counted if count is not None)
-
-    @property
-    def waited_s(self) -> float | None:
-        """For a grant, with or without one in the end; None where none was asked for."""
-        if self.counted is None or self.body_read is None:
-            return None
-        return (self.ended if self.granted is None else self.granted) - self.body_read
 
 
 def line_of(ended: Ended) -> RequestLine:
@@ -144,7 +133,7 @@ def add_ended(metrics: Metrics, requests: Iterable[Ended]) -> None:
     for (model, outcome, tenant, lane, was_granted), some in alike.items():
         gaps_s = [gap_s for ended in some for gap_s in ended.gaps_s]
         metrics.requests_ended(model, outcome, tenant, [ended.ended - ended.arrived for ended in some], gaps_s)
-        waits_s = [waited_s for ended in some if (waited_s := ended.waited_s) is not None]
+        waits_s = [ended.waited_s for ended in some if ended.waited_s is not None]
         if waits_s:
             metrics.waited(lane, _GRANTED if was_granted else _WAIT_ENDED.get(outcome, WaitEnded.REFUSED), waits_s)
         for ended in some:
@@ -164,15 +153,13 @@ def _add_usage(metrics: Metrics, model: str, tenant: str, requests: list[Ended])
     wasted: dict[WasteCause, float] = {}
     has_usage = False
     for ended in requests:
-        prompt_tokens, output_tokens, counted = ended.prompt_tokens, ended.output_tokens, ended.counted
+        prompt_tokens, output_tokens, counted_tokens = ended.prompt_tokens, ended.output_tokens, ended.counted_tokens
         if prompt_tokens is None or output_tokens is None:
             continue
         has_usage = True
         prompts_tokens += prompt_tokens
         outputs_tokens += output_tokens
-        if counted is None:
-            continue
-        if prompt_tokens and None not in counted and (counted_tokens := ended.counted_tokens) is not None:
+        if counted_tokens is not None and ended.are_counted and prompt_tokens:
             ratios.append(counted_tokens / prompt_tokens)
         charged_blocks, released_blocks, weighing = ended.charged_blocks, ended.released_blocks, ended.weighing
         if charged_blocks is None or released_blocks is None or weighing is None or ended.sequences is None:
@@ -182,7 +169,7 @@ def _add_usage(metrics: Metrics, model: str, tenant: str, requests: list[Ended])
         block_seconds = waste(
             charged_at_start=charged_blocks,
             charged_at_end=released_blocks,
-            prompt_tokens=prompt_tokens // (len(counted) or 1),
+            prompt_tokens=prompt_tokens // (ended.prompts or 1),
             output_tokens=output_tokens,
             seats=ended.sequences,
             weighing=weighing,

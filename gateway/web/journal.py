@@ -163,6 +163,7 @@ class Journal:
     def end(self, outcome: Outcome, now: float) -> None:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
         times, watcher, metrics = self.timeline, self.watcher, self._metrics
+        first_token = times.first_token
         times.ended = now
         self._entry.end(outcome)
         usage = watcher.usage if watcher is not None else None
@@ -178,7 +179,8 @@ class Journal:
         if self.truncated:
             metrics.prompt_truncated(ended.model)
         tokens = usage.output_tokens - self._told_tokens if usage is not None else 0
-        self._recent.ended(now, ended.waited_s, times.time_to_first_token_s, tokens)
+        first_token_s = first_token - times.arrived if first_token is not None else None
+        self._recent.ended(now, ended.waited_s, first_token_s, tokens)
         REQUEST.log(logging.ERROR if outcome is _GATEWAY_ERROR else logging.INFO, ended)
 
     def _ended(self, outcome: Outcome, usage: Usage | None, now: float) -> Ended:
@@ -186,6 +188,9 @@ class Journal:
         grant, terms, trace = self.grant, self.terms, self.trace
         granted = grant.granted if grant is not None else None
         count = weighed.count if weighed is not None else None
+        waited_s = None
+        if weighed is not None and times.body_read is not None:
+            waited_s = (now if times.granted is None else times.granted) - times.body_read
         # By the place of each field: to name forty of them costs as much as to take them.
         return Ended(
             self.request_id,
@@ -203,7 +208,7 @@ class Journal:
             pool.name if pool is not None else None,
             granted.backend if granted is not None else None,
             request.stream if request is not None else None,
-            count.tokens if count is not None else None,
+            count.total if count is not None else None,
             count.kind if count is not None else None,
             request.cap_tokens if request is not None else None,
             offer.cap_to_write if offer is not None else None,
@@ -225,7 +230,10 @@ class Journal:
             times.first_token,
             times.upstream_ended,
             now,
+            waited_s,
             times.take_gaps() if times.gaps else (),
+            len(count.tokens) if count is not None else 0,
+            count is not None and count.largest is not None,
             offer.weighing if offer is not None else None,
             weighed is not None and weighed.cap_tokens is not None,
         )

@@ -28,7 +28,7 @@ def one(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage
         pool="a",
         backend="a",
         stream=True,
-        counted=(320,),
+        counted_tokens=320,
         count_kind=CountKind.BOUND,
         cap_tokens=480,
         written_cap_tokens=None,
@@ -50,7 +50,10 @@ def one(outcome: Outcome = Outcome.COMPLETED, *, was_granted: bool = True, usage
         first_token=101.0,
         upstream_ended=110.75,
         ended=112.0 if was_granted else 100.75,
+        waited_s=0.5,
         gaps_s=[0.01, 0.02],
+        prompts=1,
+        are_counted=True,
         weighing=Weighing(16, 8_192),
         has_cap=True,
     )
@@ -108,8 +111,8 @@ def test_requests_that_are_added_together_bring_what_each_would_bring() -> None:
     plain = replace(one(usage=usage), first_token=None, gaps_s=())
     requests = [
         *(one(usage=usage), one(usage=usage), one(), plain, replace(plain, model="n"), replace(plain, tenant="t")),
-        *(replace(plain, lane="long", granted=102.0), replace(plain, counted=None), replace(plain, counted=(160, None))),
-        *(replace(plain, prompt_tokens=0), replace(plain, ended=100.5), replace(plain, body_read=None)),
+        *(replace(plain, lane="long", waited_s=2.0), replace(plain, prompts=2), replace(plain, are_counted=False)),
+        *(replace(plain, prompt_tokens=0), replace(plain, ended=100.5), replace(plain, waited_s=None)),
         *(replace(plain, weighing=None), replace(plain, released_blocks=None), replace(plain, upstream_ended=None)),
         *(one(outcome, was_granted=was_granted) for outcome in Outcome for was_granted in (True, False)),
         plain,
@@ -126,13 +129,8 @@ def test_its_line_has_durations_between_instants_that_came() -> None:
     assert (line.upload_ms, line.count_ms, line.queue_ms, line.total_ms) == (250.0, 0.0, 500, 12_000.0)
     assert (line.head_ms, line.ttft_ms, line.upstream_ms) == (125.0, 1_000.0, 10_000.0)
     assert (line.prompt_tokens_counted, line.count, line.truncated) == (320, "bound", None)
-    gone = line_of(replace(one(), body_read=None, joined=None, granted=None, sent=None, first_token=None, counted=None))
+    gone = line_of(replace(one(), body_read=None, joined=None, granted=None, sent=None, first_token=None, counted_tokens=None))
     assert (gone.upload_ms, gone.count_ms, gone.queue_ms, gone.head_ms, gone.ttft_ms, gone.upstream_ms) == (
         *(None, None, 0, None, None, None),
     )
     assert gone.prompt_tokens_counted is None
-
-
-def test_prompts_that_were_not_all_counted_are_told_as_far_as_they_were() -> None:
-    assert line_of(replace(one(), counted=(5, None, 7))).prompt_tokens_counted == 12
-    assert line_of(replace(one(), counted=(None,))).prompt_tokens_counted == 0
