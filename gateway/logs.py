@@ -235,7 +235,11 @@ class Writer(logging.Handler):
             entry = self._waiting.popleft()
             if isinstance(entry, tuple):
                 event, level, created, facts = entry
-                fields = event.fields(facts)
+                try:
+                    fields = event.fields(facts)
+                except Exception:  # nobody would hear of it, and the thread must go on
+                    data += f"what {event.logger} logged as {event.text} cannot be written as a line\n".encode()
+                    continue
                 if not (is_json and _add_json(data, created, level, event.logger, event.text, fields)):
                     data += self._line(event.record(level, created, fields))
             elif isinstance(entry, bytes):

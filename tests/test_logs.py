@@ -371,6 +371,19 @@ def test_where_only_a_writer_listens_its_thread_makes_fields_of_the_facts() -> N
     assert made_by[2:] == [threading.current_thread().name]
 
 
+def test_facts_of_which_no_fields_can_be_made_are_not_lost_without_a_word_and_stop_nobody() -> None:
+    def fields(outcome: str) -> Fields:
+        return Fields({"good": "completed"}[outcome])
+
+    event = logs.FrequentEvent("kvgate.test.frequent", "request", fields)
+    with piped() as reader:
+        for outcome in ("good", "bad", "good"):
+            event.log(logging.INFO, outcome)
+        first, second, third = flushed(reader)
+    assert "kvgate.test.frequent logged as request cannot be written" in second
+    assert json.loads(first)["outcome"] == json.loads(third)["outcome"] == "completed"
+
+
 def test_lines_of_one_instant_differ_in_level_event_and_fields() -> None:
     """Of these lines much is made once. One that cannot be made in place leaves nothing behind among the others."""
     other = logs.FrequentEvent("kvgate.test.frequent", "another", as_they_are)
