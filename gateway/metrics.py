@@ -28,7 +28,7 @@ NO_POOL: Final = ""  # of what was declined before its pool was known
 _EXPECTED_MODELS: Final = 50
 EXPOSITION_TYPE: Final = "text/plain; version=1.0.0; charset=utf-8"
 # Additions that are made in one go, for a tenth of a millisecond.
-_TOGETHER: Final = 32
+_TOGETHER: Final = 64
 # A scrape is rendered in pieces of about so many characters: a fraction of a millisecond each.
 _PIECE: Final = 16_384
 
