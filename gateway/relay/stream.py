@@ -198,11 +198,15 @@ class Answer:
 
         No token is told of: in a plain answer none is seen before its end.
         """
+        is_passed_first = told_at_end is None and watcher.passes(body)  # the client need not wait for what we learn of it
+        if is_passed_first:
+            self._downstream.write_whole(head.status, head.lines_back(own_headers), body)
         shown = watcher.feed(body) if body else b""
         shown += watcher.finish()
-        if told_at_end is not None and head.content_length > 0:
-            own_headers = [*own_headers, *told_at_end()]
-        self._downstream.write_whole(head.status, head.lines_back(own_headers), shown)
+        if not is_passed_first:
+            if told_at_end is not None and head.content_length > 0:
+                own_headers = [*own_headers, *told_at_end()]
+            self._downstream.write_whole(head.status, head.lines_back(own_headers), shown)
         return _outcome_of(head, watcher)
 
     @property
