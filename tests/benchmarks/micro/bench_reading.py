@@ -1,4 +1,4 @@
-"""What is read of a request before its admission: its dialect, and the bound on its prompt."""
+"""What is read of a request before its admission, its dialect and the bound on its prompt, and of a plain answer at its end."""
 
 import json
 from collections.abc import Callable
@@ -6,11 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.micro.measure import Measure
-from benchmarks.proxies.bodies import request_body
+from benchmarks.proxies.bodies import ANSWER, request_body
 from gateway.core.request import InferenceRequest
 from gateway.dialects.anthropic_messages import AnthropicMessages
-from gateway.dialects.dialect import Dialect
+from gateway.dialects.dialect import Dialect, Watcher
 from gateway.dialects.openai_chat import OpenAIChat
+from gateway.dialects.openai_watcher import PlainChoices
 from gateway.tokens.bound import prompt_bound
 
 KIB = 1024
@@ -40,3 +41,17 @@ def test_the_bound_on_a_prompt(benchmark: Measure, body_bytes: int) -> None:
     bound = benchmark(prompt_bound, prompt)
     assert isinstance(bound, int)
     assert bound > prompt.text_bytes
+
+
+def test_reading_a_plain_answer(benchmark: Measure) -> None:
+    dialect = OpenAIChat()
+
+    def read() -> Watcher:
+        watcher = dialect.watcher(is_event_stream=False, hide_usage=False, content_encoding=None)
+        watcher.feed(ANSWER)
+        watcher.finish()
+        return watcher
+
+    watcher = benchmark(read)
+    assert isinstance(watcher, PlainChoices)
+    assert watcher.usage is not None
