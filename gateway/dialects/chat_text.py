@@ -171,7 +171,8 @@ def member_bytes(value: Any) -> int:
     """A member that a template may print as it is, or write as JSON."""
     if isinstance(value, str):
         # The arguments of a tool call come as a text of JSON; engines parse it, and templates write it anew.
-        return text_bytes(value) + (value.count(",") + value.count(":") if value[:1] in ("{", "[") else 0)
+        length = len(value) if value.isascii() else text_bytes(value)
+        return length + value.count(",") + value.count(":") if value[:1] in ("{", "[") else length
     if value is None:
         return 0
     text = _encode(value)
