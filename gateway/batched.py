@@ -1,7 +1,7 @@
 """Tasks that go on together: of all that can go on in a turn of the loop each takes a step, and then each the next.
 
 A request's way is long, and what a processor has just done it does again much faster than anything else: the whole way for
-one request, and then again for the next, costs a quarter more than its steps one after the other, each for all. So requests
+one request, and then again for the next, costs a fifth more than its steps one after the other, each for all. So requests
 are served in these, and `step` says where one step ends and the next begins.
 
 A batched task waits for a callback of ours (`pause`, `go_on`) without a future. As soon as it awaits anything else it runs in
