@@ -1,4 +1,4 @@
-"""Timeline: the instants of one request, in monotonic seconds, and the durations that the metrics name.
+"""Timeline: the instants of one request, in monotonic seconds.
 
 Stamps only: nothing here waits, and no timer exists per request.
 """
@@ -21,7 +21,6 @@ class Timeline:
     first_token: float | None = None
     last_token: float | None = None
     upstream_ended: float | None = None
-    ended: float | None = None
     gaps: list[float] = field(default_factory=list)
 
     def token_event(self, now: float) -> None:
@@ -41,27 +40,3 @@ class Timeline:
     def take_gaps(self) -> list[float]:
         gaps, self.gaps = self.gaps, []
         return gaps
-
-    @property
-    def queue_wait_s(self) -> float | None:
-        """From the body's arrival to the grant."""
-        return since(self.body_read, self.granted)
-
-    @property
-    def time_to_first_token_s(self) -> float | None:
-        """From the head's arrival to the first token-bearing event sent."""
-        return since(self.arrived, self.first_token)
-
-    @property
-    def upstream_first_token_s(self) -> float | None:
-        """From sending to the first token-bearing event."""
-        return since(self.sent, self.first_token)
-
-    @property
-    def total_s(self) -> float | None:
-        return since(self.arrived, self.ended)
-
-
-def since(start: float | None, end: float | None) -> float | None:
-    """Seconds from start to end; None unless both happened."""
-    return None if start is None or end is None else end - start

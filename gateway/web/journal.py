@@ -164,7 +164,6 @@ class Journal:
         """The request has ended: count it, measure it, write its line. Its hold was given back before."""
         times, watcher, metrics = self.timeline, self.watcher, self._metrics
         first_token = times.first_token
-        times.ended = now
         self._entry.end(outcome)
         usage = watcher.usage if watcher is not None else None
         ended = self._ended(outcome, usage, now)

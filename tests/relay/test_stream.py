@@ -476,7 +476,7 @@ async def test_the_first_token_and_the_gaps_are_stamped_as_they_go_out() -> None
     relayed.engine_says(FINISH + DONE)
     relayed.engine_ends()
     await relaying
-    assert relayed.timeline.time_to_first_token_s == 1.0
+    assert relayed.timeline.first_token == relayed.timeline.arrived + 1.0
     assert relayed.timeline.take_gaps() == [0.5, 0.25]
 
 
