@@ -305,10 +305,7 @@ class HttpProtocol(HttpToolsProtocol):
         assert self._inference is not None
         client = WireClient(self.transport, self.flow, self.loop, keep_alive=keep_alive, on_answered=self.on_response_complete)
         self._answering = client
-        inference = self._inference
-        tasks: set[Any] = self.tasks
-        client.task = task = inference.batches.begin(inference.serve_wire(head, client), self.loop, tasks.discard)
-        tasks.add(task)  # uvicorn waits for what is in there, and in the end cancels it
+        client.task = self._inference.begin(head, client, self.loop, self.tasks)
         return client
 
     def on_body(self, body: bytes) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from gateway.batched import Batches
+from gateway.batched import BatchedTask, Batches
 from gateway.dialects import DIALECTS
 from gateway.dialects.dialect import Dialect
 from gateway.relay.downstream import Client
@@ -39,6 +39,13 @@ class Inference:
         task = asyncio.current_task()
         assert task is not None, "an ASGI server calls its application in a task"
         await serve_client(self._rooms, head, client, task)
+
+    def begin(self, head: InferenceHead, client: WireClient, loop: asyncio.AbstractEventLoop, tasks: set[Any]) -> BatchedTask:
+        """Have the client served from the next turn on, in a task that is among `tasks`, for who stops the server, until it is
+        over."""
+        task = self.batches.begin(self.serve_wire(head, client), loop, tasks.discard)
+        tasks.add(task)
+        return task
 
     async def serve_wire(self, head: InferenceHead, client: WireClient) -> None:
         """As `serve`, in the client's own task."""

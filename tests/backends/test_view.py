@@ -1,28 +1,12 @@
 """A pool as requests see it: which of its backends can be planned with, and under which family its answers are filed."""
 
 from gateway.backends.view import BackendView, Pool
-from gateway.core.engine_rules import EngineRules
-from gateway.core.names import BackendName, PoolName
+from gateway.core.names import PoolName
+from support.backend_views import backend_view
 
 
 def view(name: str, *models: str, version: str | None = "0.32.0") -> BackendView:
-    return BackendView(
-        name=BackendName(name),
-        url="http://engine",
-        engine="vllm",
-        engine_version=version,
-        models=models,
-        healthy=True,
-        serving=True,
-        capacity=None,
-        rules=EngineRules(),
-        used_blocks=None,
-        foreign_blocks=0,
-        preemptions=None,
-        running=None,
-        waiting=None,
-        state_text="",
-    )
+    return backend_view(name, engine_version=version, models=models)
 
 
 def test_answers_are_filed_by_model_and_version_and_callers_cannot_invent_a_family() -> None:

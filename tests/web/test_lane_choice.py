@@ -15,29 +15,14 @@ from gateway.core.request import CapState, InferenceRequest, Prompt
 from gateway.core.tenant import ANONYMOUS_TERMS
 from gateway.web.lane_choice import lane_of, size_of
 from gateway.web.weigh import Weighed
+from support.backend_views import backend_view
 
 PROMPT_TOKENS = 100
 
 
 def view(name: str, blocks: int, context: int | None) -> BackendView:
     capacity = Capacity(Budget(blocks, 0), Weighing(16, context), EngineRules(), "engine", {}, Formula.AGREES)
-    return BackendView(
-        name=BackendName(name),
-        url="http://engine",
-        engine="vllm",
-        engine_version=None,
-        models=("tiny",),
-        healthy=True,
-        serving=True,
-        capacity=capacity,
-        rules=capacity.rules,
-        used_blocks=None,
-        foreign_blocks=0,
-        preemptions=None,
-        running=None,
-        waiting=None,
-        state_text="",
-    )
+    return backend_view(name, capacity=capacity, rules=capacity.rules)
 
 
 @given(
