@@ -36,8 +36,9 @@ from gateway.core.lane_table import DEFAULT_LANES
 from gateway.core.queue import WAIT_MARGIN, QueueLimits
 from gateway.lanes_file import read_lanes
 from gateway.metrics import GaugeName, GaugeRow, Metrics
+from gateway.open_files import connections_allowed, make_room_for
 from gateway.relay.watchdog import Watchdog
-from gateway.room_values import choices, connections_allowed, door_limits, upstream_to
+from gateway.room_values import choices, door_limits, upstream_to
 from gateway.settings import Settings, is_loopback
 from gateway.tls import client_context
 from gateway.tokens.local import LocalTokenizer
@@ -185,7 +186,10 @@ class Gateway:
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
-        limits = door_limits(settings, connections=settings.max_connections or connections_allowed())
+        allowed = connections_allowed()
+        connections = settings.max_connections or allowed
+        make_room_for(connections)
+        limits = door_limits(settings, connections=connections)
         narrow = replace(limits, connections=min(limits.connections or _ADMIN_CONNECTIONS, _ADMIN_CONNECTIONS))
         self._doors = {
             port: Door(port, limit, self._rooms.metrics, self._rooms.jitter)

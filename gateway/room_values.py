@@ -1,9 +1,6 @@
 """Room values: what the rooms receive of the settings: each the few values that it needs, never the whole."""
 
-import contextlib
-import resource
 import ssl
-from typing import Final
 from urllib.parse import quote, urlsplit
 
 from gateway.backends.ranks import RANK_HEADER
@@ -17,10 +14,6 @@ from gateway.settings import Settings
 from gateway.web.choices import Choices
 from gateway.web.door import DoorLimits
 from gateway.web.upstream import Upstream
-
-# Open files that are nobody's connection: listeners, probes, the log, and room for operators.
-_OTHER_FILES: Final = 256
-_MOST_CONNECTIONS: Final = 16_384
 
 
 def choices(settings: Settings, lanes: LaneTable) -> Choices:
@@ -60,21 +53,6 @@ def door_limits(settings: Settings, *, connections: int) -> DoorLimits:
         connections=connections,
         per_address=settings.max_connections_per_address,
     )
-
-
-def connections_allowed() -> int:
-    """Connections for which there are open files: each may need one more, to its engine.
-
-    The soft limit is raised to the hard one first: it is low for the sake of programs that use select(), which none of
-    ours does.
-    """
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    return min(max((soft - _OTHER_FILES) // 2, soft // 4, 1), _MOST_CONNECTIONS)
 
 
 def upstream_to(view: BackendView, settings: Settings, tls: ssl.SSLContext, key: str | None, rank: int | None) -> Upstream:
