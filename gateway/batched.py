@@ -39,6 +39,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._ready: list[BatchedTask] = []  # go on in the next turn
+        self._new: list[BatchedTask] = []  # begin in it, behind those, if so many may still go on
         self._stepped: list[BatchedTask] = []  # go on in this one, when all have come to where they are
         self.are_shared = False  # more than one goes on in this turn
 
@@ -48,22 +49,32 @@ class Batches:
         loop: asyncio.AbstractEventLoop,
         on_done: Callable[["BatchedTask"], object],
     ) -> "BatchedTask":
-        """A task that begins in the next turn. on_done: called with it once it is over, however it ended."""
+        """A task that begins in the next turn. on_done: called with it once it is over, however it ended.
+
+        Where more are ready than may go on at once, those that have begun go before those that begin: bytes wait for them.
+        """
         task = BatchedTask(self, coroutine, loop, on_done)
-        task.go_on()
+        self._have_turn(loop)
+        self._new.append(task)
         return task
 
     def next_turn(self, task: "BatchedTask", loop: asyncio.AbstractEventLoop) -> None:
-        if not self._ready:
-            loop.call_soon(self._turn, loop)
+        self._have_turn(loop)
         self._ready.append(task)
+
+    def _have_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not (self._ready or self._new):
+            loop.call_soon(self._turn, loop)
 
     def next_step(self, task: "BatchedTask") -> None:
         self._stepped.append(task)
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
         together, self._ready = self._ready[:AT_ONCE], self._ready[AT_ONCE:]
-        if self._ready:
+        if (room := AT_ONCE - len(together)) and self._new:
+            together += self._new[:room]
+            self._new = self._new[room:]
+        if self._ready or self._new:
             loop.call_soon(self._turn, loop)
         self.are_shared = len(together) > 1
         while together:
@@ -99,7 +110,7 @@ class BatchedTask:
         self._coroutine: Coroutine[Any, Any, None] | None = coroutine  # None: it is over
         self._loop = loop
         self._on_done = on_done
-        self._is_ready = False  # it goes on in the next turn, or with the next step
+        self._is_ready = True  # it begins or goes on in the next turn, or with the next step
         self._is_running = False
         self._is_last = False
         self._must_cancel = False

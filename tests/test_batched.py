@@ -82,6 +82,29 @@ async def test_so_many_go_on_in_a_turn_and_the_others_in_the_next(stage: Stage) 
     assert stage.said[at + 1 :] == [f"{AT_ONCE}.0", f"{AT_ONCE}.1"]
 
 
+async def test_those_that_have_begun_go_before_those_that_begin(stage: Stage) -> None:
+    """A crowd that comes does not keep first tokens waiting."""
+    paused = [stage.begin(stage.says(f"p{number}.", pause)) for number in range(3)]
+    await turns()
+    stage.said.clear()
+    for number in range(2 * AT_ONCE):
+        stage.begin(stage.says(f"{number}."))
+    for task in paused:
+        task.go_on()
+    await turns(1)
+    assert stage.said == ["p0.1", "p1.1", "p2.1", *(f"{number}.0" for number in range(AT_ONCE - 3))]
+    await turns()
+    assert len(stage.said) == 3 + 2 * AT_ONCE
+
+
+async def test_who_is_cancelled_before_it_begins_never_does(stage: Stage) -> None:
+    task = stage.begin(stage.says("a"))
+    assert task.cancel()
+    await turns()
+    assert stage.said == []
+    assert stage.over == [task]
+
+
 async def test_who_pauses_goes_on_when_told_and_once_however_often_it_was_told(stage: Stage) -> None:
     task = stage.begin(stage.says("a", pause, pause))
     await turns()
