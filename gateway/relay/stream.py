@@ -77,6 +77,7 @@ class Answer:
         "_grant",
         "_hides_usage",
         "_is_stream",
+        "_looked_at",
         "_now",
         "_on_gaps",
         "_passed_at",
@@ -112,6 +113,7 @@ class Answer:
         # Passed on and not looked at yet, and when: two lists, since ten thousand pairs are ten thousand for the collector.
         self._unseen: list[bytes] = []
         self._passed_at: list[float] = []
+        self._looked_at = 0.0  # what had been read last when the watchdog looked
         self._is_stream = is_stream
         self._clocks = clocks
         self._timeline = timeline
@@ -313,15 +315,19 @@ class Answer:
             return
         blocked_since = self._downstream.blocked_since
         if self._timeline.upstream_ended is None:
-            watcher = self._watcher
-            self._look()
-            self._running.look(
-                events=watcher.token_events if watcher is not None else 0,
-                text_bytes=watcher.text_bytes if watcher is not None else 0,
-                last_read_at=self._exchange.last_read_at,
-                is_blocked=blocked_since is not None,
-                now=now,
-            )
+            last_read_at, before = self._exchange.last_read_at, self._looked_at
+            # Of a stream that flows nothing is new where nothing was read.
+            if last_read_at != before or blocked_since is not None or self._timeline.first_token is None:
+                self._looked_at = last_read_at
+                self._look()
+                watcher = self._watcher
+                self._running.look(
+                    events=watcher.token_events if watcher is not None else 0,
+                    text_bytes=watcher.text_bytes if watcher is not None else 0,
+                    last_read_at=last_read_at,
+                    is_blocked=blocked_since is not None,
+                    now=now,
+                )
         if blocked_since is not None:
             # The client is the one that is waited for: the engine is not late.
             if now - blocked_since > self._clocks.send_s:

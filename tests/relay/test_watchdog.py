@@ -91,8 +91,8 @@ async def test_who_ends_within_a_look_is_not_looked_at_again(clock: ManualClock)
     endings = [Ending() for _ in range(5)]
     for ending in endings:
         watchdog.watch(ending)
-    watchdog.look_at_next()
-    watchdog.look_at_next()
+    watchdog.look_at_next(5)
+    watchdog.look_at_next(5)
     assert [len(ending.at) for ending in endings] == [1] * 5
 
 
@@ -121,33 +121,31 @@ async def test_many_are_looked_at_a_few_at_a_time(clock: ManualClock, watchdog: 
     steps = [after - before for before, after in itertools.pairwise(seen)]
     assert max(steps) <= 32
     await eventually(lambda: sum(bool(one.at) for one in many) >= 980)
-    assert sum(len(one.at) for one in many) <= 1_000, "the rest of a look is for who has ended"
+    assert sum(len(one.at) for one in many) <= 1_100, "hardly anybody twice"
 
 
 async def test_looks_are_spread_over_the_whole_period(clock: ManualClock, watchdog: Watchdog) -> None:
     """A hundred looks in one go would hold up every chunk that comes meanwhile, four times a second."""
-    many = [Looked() for _ in range(32)]
+    many = [Looked() for _ in range(64)]
     for one in many:
         watchdog.watch(one)
     for part in range(1, 9):
         await eventually(lambda: clock.sleepers == 1)
         clock.advance(Watchdog.PERIOD_S / 4)
-        await eventually(lambda part=part: sum(len(one.at) for one in many) == 8 * part)  # type: ignore[misc]
+        await eventually(lambda part=part: sum(len(one.at) for one in many) == 16 * part)  # type: ignore[misc]
     assert all(len(one.at) == 2 for one in many)
 
 
-async def test_who_comes_within_a_period_is_looked_at_before_the_end_of_the_next(
-    clock: ManualClock, watchdog: Watchdog
-) -> None:
-    many = [Looked() for _ in range(32)]
-    for one in many[:16]:
+async def test_who_comes_within_a_period_is_looked_at_within_another_one(clock: ManualClock, watchdog: Watchdog) -> None:
+    many = [Looked() for _ in range(64)]
+    for one in many[:32]:
         watchdog.watch(one)
     await eventually(lambda: clock.sleepers == 1)
-    for one in many[16:]:
+    for one in many[32:]:
         watchdog.watch(one)
-    for _ in range(8):
+    for _ in range(4):
         await eventually(lambda: clock.sleepers == 1)
         clock.advance(Watchdog.PERIOD_S / 4)
-        await asyncio.sleep(0)
-    await eventually(lambda: all(one.at for one in many))
-    assert all(one.at[0] <= 2 * Watchdog.PERIOD_S for one in many)
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert all(one.at and one.at[0] <= Watchdog.PERIOD_S for one in many)
