@@ -2,8 +2,8 @@
 
 What a request makes falls apart by itself at its end (tests/web/test_serve_request.py says so), so a full collection finds
 nothing, and to find it looks at all that open streams consist of, some seventy objects each: while 10,000 streams came it
-stopped all of them for a second again and again. So what was there at the start is looked at no more; what is young is
-looked at less often; and all of it where little is under way, or else after two million more objects.
+stopped all of them for a second again and again. So what was there at the start is looked at no more; of what is young few
+are looked at in one go; and all where little is under way, or else after two million more objects.
 """
 
 import gc
@@ -13,10 +13,10 @@ from typing import Final
 from gateway.clock import Clock
 
 PERIOD_S: Final = 30.0
-# New objects until the young are looked at: 700, the default, a wave of thirty requests makes; more hold up all for longer,
-# a quarter to half of a microsecond each. The middle-aged are looked at every other time, since they are as many again then;
-# and all after so many looks at those.
-_THRESHOLDS: Final = (5_000, 0, 200)
+# New objects until the young are looked at: each takes a quarter to half of a microsecond, in which nothing else goes on, and
+# plain requests come and go without so many left over. The middle-aged are looked at every other time, since they are as many
+# again then; and all after so many looks at those, which is two million objects.
+_THRESHOLDS: Final = (1_000, 0, 1_000)
 
 
 def keep_what_is_here() -> None:

@@ -43,6 +43,25 @@ def test_what_700_000_objects_of_open_streams_consist_of_is_not_looked_through()
     assert full == 0
 
 
+def test_no_look_while_streams_begin_is_at_many_objects() -> None:
+    """What is looked at in one go holds up every chunk for as long: a wave of streams brings many short looks, no long one."""
+    young: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            young.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    keep_what_is_here()
+    gc.callbacks.append(note)
+    try:
+        streams = [[[number] for number in range(70)] for _ in range(500)]
+    finally:
+        gc.callbacks.remove(note)
+    assert len(streams) == 500
+    assert len(young) > 10
+    assert max(young) < 5_000
+
+
 async def test_a_circle_that_has_grown_old_is_collected_in_the_next_quiet_moment() -> None:
     clock = ManualClock(0.0)
     busy = [True]

@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.proxies.figures import Figures, figures_of
 from benchmarks.proxies.peers import DIRECT, PEERS
 from benchmarks.proxies.report import crowd_table, figures_table, machine, ratios_table, round_line
-from benchmarks.proxies.scenarios import CROWD, FIRST_ROUND_ONLY, SCENARIOS, USUAL
+from benchmarks.proxies.scenarios import CROWD, FIRST_ROUND_ONLY, HALF, SCENARIOS, USUAL
 from benchmarks.proxies.visits import Plan, Visit, visit
 
 
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.proxies", description=__doc__)
     parser.add_argument("proxies", nargs="+", choices=(DIRECT, *PEERS), metavar="PROXY", help=", ".join((DIRECT, *PEERS)))
     parser.add_argument("--rounds", type=int, default=3, help="how often each is visited")
-    names = f"comma-separated: {', '.join(SCENARIOS)}; without it all but {CROWD}"
+    names = f"comma-separated: {', '.join(SCENARIOS)}; without it all but {CROWD} and {HALF}"
     parser.add_argument("--scenarios", type=_scenarios, default=USUAL, help=names)
     parser.add_argument("--seconds", type=float, default=3.0, help="for which the clients of a scenario ask again")
     parser.add_argument("--grace", type=float, default=20.0, help="seconds beyond its end after which a scenario gives up")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 from benchmarks.proxies.measured import Measured, Quantiles
+from benchmarks.proxies.scenarios import HALF
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -25,6 +26,8 @@ class Figure(StrEnum):
     TTFT_P99 = "TTFT p99"
     LAG_P50 = "added us/chunk, 500 streams p50"
     LAG_P99 = "chunk p99"
+    HALF_LAG_P50 = "added us/chunk, 250 streams p50"
+    HALF_LAG_P99 = "chunk p99, 250"
     STREAM_KIB = "KiB/idle stream"
     BASE_MIB = "MiB before it"
     HANG_UP_S = "hang-up seen s"
@@ -55,6 +58,7 @@ def figures_of(measured: Iterable[Measured], direct: Iterable[Measured]) -> Figu
     latency = _added(by_name.get("lat1"), bare.get("lat1"), lambda each: each.latency_us)
     ttft = _added(by_name.get("paced500"), bare.get("paced500"), lambda each: each.ttft_us)
     lag = _added(by_name.get("paced500"), bare.get("paced500"), lambda each: each.lag_us)
+    half = _added(by_name.get(HALF), bare.get(HALF), lambda each: each.lag_us)
     return {
         Figure.REQUEST_1K: request_us,
         Figure.REQUEST_64K: _answer_us(by_name.get("unary64k")),
@@ -68,6 +72,8 @@ def figures_of(measured: Iterable[Measured], direct: Iterable[Measured]) -> Figu
         Figure.TTFT_P99: ttft.p99 if ttft else None,
         Figure.LAG_P50: lag.p50 if lag else None,
         Figure.LAG_P99: lag.p99 if lag else None,
+        Figure.HALF_LAG_P50: half.p50 if half else None,
+        Figure.HALF_LAG_P99: half.p99 if half else None,
         Figure.STREAM_KIB: stream_kib(idle),
         Figure.BASE_MIB: idle.resident_before_bytes / MIB if idle is not None and idle.resident_before_bytes else None,
         Figure.HANG_UP_S: abort.hang_up_s if abort is not None else None,
