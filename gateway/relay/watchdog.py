@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from gateway.clock import Clock
 
 # Answers that are looked at in one go: a look takes tens of microseconds where a stream is fast, and holds up the others.
-_AT_ONCE: Final = 16
+_AT_ONCE: Final = 8
 # In one period there are so many ticks at most: thousands of timers a second would cost more than what they are for.
 _TICKS: Final = 25
 
