@@ -9,8 +9,10 @@ from gateway.clock import Clock
 
 # Answers that are looked at in one go: a look takes tens of microseconds where a stream is fast, and holds up the others.
 _AT_ONCE: Final = 8
-# In one period there are so many ticks at most: thousands of timers a second would cost more than what they are for.
+# So many ticks in a period at most, and so many turns of the loop in a tick: of thousands of streams most are slow, and timers
+# and turns for each eight would cost more than what they are for.
 _TICKS: Final = 25
+_TURNS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Watchdog:
             for tick in range(1, ticks + 1):
                 await self._clock.sleep_until(began + self.PERIOD_S * tick / ticks)
                 due = -(-len(self._watched) // ticks)
-                for start in range(0, due, _AT_ONCE):
-                    self.look_at_next(min(_AT_ONCE, due - start))
+                at_once = max(_AT_ONCE, -(-due // _TURNS))
+                for start in range(0, due, at_once):
+                    self.look_at_next(min(at_once, due - start))
                     await asyncio.sleep(0)  # thousands of them hold up no chunk
