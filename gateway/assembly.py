@@ -186,11 +186,11 @@ class Gateway:
             body_room=BodyRoom(settings.max_bodies_bytes),
         )
 
-        allowed = connections_allowed()
+        allowed = connections_allowed()  # in any case: it raises the limit
         connections = settings.max_connections or allowed
         make_room_for(connections)
         limits = door_limits(settings, connections=connections)
-        narrow = replace(limits, connections=min(limits.connections or _ADMIN_CONNECTIONS, _ADMIN_CONNECTIONS))
+        narrow = replace(limits, connections=min(connections, _ADMIN_CONNECTIONS))
         self._doors = {
             port: Door(port, limit, self._rooms.metrics, self._rooms.jitter)
             for port, limit in (("data", limits), ("admin", narrow))

@@ -42,24 +42,27 @@ class Watchdog:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._watched: OrderedDict[Watched, None] = OrderedDict()  # who was not looked at for longest comes first
+        # Who was not looked at for longest comes first. The period in which each was looked at last; -1: in none.
+        self._watched: OrderedDict[Watched, int] = OrderedDict()
+        self._period = 0
         self._awake = asyncio.Event()
 
     def watch(self, answer: Watched) -> None:
         if not self._watched:
             self._awake.set()
-        self._watched[answer] = None
+        self._watched[answer] = -1
 
     def unwatch(self, answer: Watched) -> None:
         self._watched.pop(answer, None)
 
     def look_at_next(self, count: int) -> None:
-        """Look at so many, those whose turn it is. A look may end answers, and let others begin."""
+        """Look at so many, those whose turn it is in this period. A look may end answers, and let others begin."""
         now = self._clock.now()
-        for _ in range(min(count, len(self._watched))):
+        for _ in range(count):
             answer = next(iter(self._watched), None)
-            if answer is None:
+            if answer is None or self._watched[answer] == self._period:
                 return
+            self._watched[answer] = self._period
             self._watched.move_to_end(answer)
             answer.check(now)
 
@@ -69,6 +72,7 @@ class Watchdog:
             if not self._watched:
                 self._awake.clear()
                 await self._awake.wait()
+            self._period += 1
             began, ticks = self._clock.now(), min(-(-len(self._watched) // _AT_ONCE), _TICKS)
             for tick in range(1, ticks + 1):
                 await self._clock.sleep_until(began + self.PERIOD_S * tick / ticks)
